@@ -31,7 +31,8 @@ from stentor.server.config import ServerConfig
 from stentor.server.engines import messages as m
 from stentor.server.engines.attached import AttachedEngine
 from stentor.server.engines.launch import ProcessEngine, end_of, restart_pause, start_module
-from stentor.server.engines.lifecycle import ModelEngine, OwnedEngine, Phase
+from stentor.server.engines.lifecycle import OwnedEngine
+from stentor.server.engines.model_engine import ModelEngine, Phase
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
 from stentor.server.metrics import OF_ENGINES

@@ -26,7 +26,7 @@ from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.engines import mps
 from stentor.server.engines.launch import EngineGpu
-from stentor.server.engines.lifecycle import ModelEngine
+from stentor.server.engines.model_engine import ModelEngine
 from stentor.server.http.connections import Connection, fitted, limited
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.model_hosts import ModelHost

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from stentor.align.aligner import Aligners
 from stentor.engine.health import Health, combined, ended
-from stentor.errors import InvalidRequest, StentorError
 from stentor.models.info import ModelInfo
 from stentor.server.config import ServerConfig
+from stentor.server.engines.adapters import ModelAdapters
 from stentor.server.engines.client import EngineClient
-from stentor.server.engines.lifecycle import AWAY, ModelEngine, Phase
+from stentor.server.engines.model_engine import AWAY, ModelEngine, Phase
 from stentor.server.engines.pool import EnginePool
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.residency import Residency
 from stentor.speech.client_names import OPENAI_MODELS, is_usual_model
 from stentor.text.lexicon import Lexicon
-
-log = logging.getLogger("stentor.server")
 
 GiveUp = Callable[[int], None]  # ends the process with an exit code
 
@@ -38,108 +35,6 @@ PHASES: tuple[Phase, ...] = (
     "closed",
 )
 """Phases of a model: the first of these in which one of its engines is."""
-
-
-class HostAdapters:
-    """Names and folders of the LoRA adapters of one model. Each of its engines has all of them, and
-    one that is loaded again has them again."""
-
-    def __init__(self, paths: Mapping[str, str]) -> None:
-        self.paths = dict(paths)  # in the order in which they were loaded
-        self._lock = asyncio.Lock()
-
-    async def load(self, pool: EnginePool, name: str, path: str) -> None:
-        """Load an adapter on every engine while requests run. ApiError 400: a name is taken, no
-        slot is free, or a tensor is wrong. ApiError 503: the engines were lost meanwhile."""
-        async with self._lock:
-            if name in self.paths:
-                raise ApiError(
-                    400, f"the lora adapter {name!r} has already been loaded", param="lora_name"
-                )
-            clients = pool.clients
-            loads = [client.load_lora(name, path) for client in clients]
-            errors = await _errors_of_running(clients, loads)
-            if errors:
-                await _unload(name, clients)
-                e = errors[0]
-                param = "lora_name" if isinstance(e, InvalidRequest) else "lora_path"
-                raise ApiError(400, f"{param}: {e}", param=param) from e
-            self.paths[name] = path
-
-    async def unload(self, pool: EnginePool, name: str) -> None:
-        """Refuse the name from now on. Requests that have the adapter keep it. ApiError 404 if it
-        is not loaded. ApiError 503: the engines were lost meanwhile."""
-        async with self._lock:
-            if name not in self.paths:
-                raise ApiError(
-                    404,
-                    f"the lora adapter {name!r} cannot be found",
-                    param="lora_name",
-                    code="not_found",
-                )
-            clients = pool.clients
-            errors = await _errors_of_running(clients, [c.unload_lora(name) for c in clients])
-            if errors:
-                raise errors[0]
-            del self.paths[name]
-
-    @asynccontextmanager
-    async def updated(
-        self, client: EngineClient, lost: Sequence[str], pool: EnginePool
-    ) -> AsyncIterator[None]:
-        """Give a loaded engine the adapters of the others. Inside, none is loaded or unloaded.
-
-        lost: adapters that it could not load again, which the others unload too: requests with
-        such a name would fail on one engine and not on another."""
-        async with self._lock:
-            lost = [*lost, *await self._load_missing(client)]
-            for name in [name for name in client.adapters if name not in self.paths]:
-                await client.unload_lora(name)
-            for name in lost:
-                self.paths.pop(name, None)
-                await _unload(name, pool.clients)
-            yield
-
-    async def _load_missing(self, client: EngineClient) -> list[str]:
-        """Load what was loaded on others while it started. Returns the names that it cannot load."""
-        lost = []
-        for name, path in self.paths.items():
-            if name in client.adapters:
-                continue
-            try:
-                await client.load_lora(name, path)
-            except StentorError as e:
-                if client.lost is not None:
-                    raise
-                log.error("adapter %s is lost: %s", name, e)
-                lost.append(name)
-        return lost
-
-
-async def _errors_of_running(
-    clients: Sequence[EngineClient], calls: Sequence[Awaitable[None]]
-) -> list[StentorError]:
-    """Await a call of each engine. Returns the errors of those that still run. ApiError 503 if none
-    does: others, which have the names of that moment, take their place."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    if all(client.lost is not None for client in clients):
-        raise ApiError(
-            503, "the model has been started again; try again", code="not_ready", retry_after=5
-        )
-    errors = []
-    for client, result in zip(clients, results, strict=True):
-        if client.lost is not None or result is None:
-            continue
-        if not isinstance(result, StentorError):
-            raise result
-        errors.append(result)
-    return errors
-
-
-async def _unload(name: str, clients: Sequence[EngineClient]) -> None:
-    """Unload an adapter from the engines that have it."""
-    calls = [client.unload_lora(name) for client in clients if name in client.adapters]
-    await asyncio.gather(*calls, return_exceptions=True)
 
 
 class ModelHost:
@@ -159,16 +54,20 @@ class ModelHost:
         self.residency = Residency()
         self.others: list[ModelHost] = []  # of the same server
         self.listeners: list[Callable[[ModelEngine], None]] = []  # called when a phase has changed
-        self.adapters = HostAdapters(config.loras_of(name))
+        self.adapters = ModelAdapters(config.loras_of(name))
         self.created = int(time.time())
         self.engines: list[ModelEngine] = []
-        self.pool = EnginePool(name, self.engines)
+        self.pool = EnginePool(self._reachable)
         self.references = ThreadPoolExecutor(
             LIMITS.reference_threads, thread_name_prefix=f"stentor-reference-{name}"[:60]
         )
         self.clocks = ThreadPoolExecutor(1, thread_name_prefix=f"stentor-words-{name}"[:60])
         self._ended: Health | None = None  # counters of engines that have ended
         self._seconds_per_request = 1.0
+
+    def _reachable(self) -> list[EngineClient]:
+        """The engines that take requests, unless they have just been lost."""
+        return [e.client for e in self.engines if e.phase == "ready" and e.client is not None]
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[EnginePool]:
@@ -181,6 +80,11 @@ class ModelHost:
                 await self.residency.wait(self.name, lambda: self.phase in (*AWAY, "restarting"))
             self._check_ready()
             yield self.pool
+
+    @property
+    def clients(self) -> list[EngineClient]:
+        """The engines that take requests."""
+        return self.pool.clients
 
     def _check_ready(self) -> None:
         """ApiError 503 while no engine is ready."""
@@ -198,13 +102,13 @@ class ModelHost:
 
     @property
     def phase(self) -> Phase:
-        """What the model does: it is ready while one of its engines is."""
+        """Phase of the model: ready while one of its engines is."""
         phases = {engine.phase for engine in self.engines}
         return next(phase for phase in PHASES if phase in phases)
 
     @property
     def reason(self) -> str | None:
-        """Why the model is not ready."""
+        """Reason why the model is not ready."""
         phase = self.phase
         if phase == "ready":
             return None

@@ -26,7 +26,8 @@ from stentor.server.api_processes import (
 from stentor.server.config import ServerConfig
 from stentor.server.engines.attached import AttachedEngine
 from stentor.server.engines.launch import restart_pause
-from stentor.server.engines.lifecycle import ModelEngine, OwnedEngine
+from stentor.server.engines.lifecycle import OwnedEngine
+from stentor.server.engines.model_engine import ModelEngine
 from stentor.server.limits import LIMITS
 from stentor.server.model_hosts import ModelHost
 from stentor.server.speech.outcomes import Outcome

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
 
 from stentor.errors import EngineError
 from stentor.server.engines.client import EngineLink
-from stentor.server.engines.lifecycle import ModelEngine, Phase
-
-if TYPE_CHECKING:
-    from stentor.server.model_hosts import ModelHost
+from stentor.server.engines.model_engine import EngineHost, ModelEngine, Phase
 
 
 class AttachedEngine(ModelEngine):
     """An engine that the first API process owns."""
 
-    def __init__(self, host: ModelHost, number: int, api: int) -> None:
+    def __init__(self, host: EngineHost, number: int, api: int) -> None:
         """api: the number of this process."""
         super().__init__(host, number)
         self.attached = 0  # sockets to it, so far

@@ -1,5 +1,5 @@
-"""An engine of a model: loaded in the background, watched, unloaded while idle and restarted after a
-crash. A model may have several, and serves as long as one of them is ready."""
+"""Lifecycle of an engine: loaded in the background, watched, unloaded while idle and restarted after
+a crash."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
 
-from stentor.engine.health import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
 from stentor.server import memory
 from stentor.server.engines.client import EngineClient
 from stentor.server.engines.launch import ProcessEngine, restart_pause
 from stentor.server.engines.messages import Ready
+from stentor.server.engines.model_engine import EngineHost, ModelEngine
 from stentor.server.errors import clipped
 from stentor.server.limits import LIMITS
 from stentor.server.stop_signals import CRASHED
-
-if TYPE_CHECKING:
-    from stentor.server.model_hosts import ModelHost
 
 log = logging.getLogger("stentor.server")
 
@@ -28,82 +24,16 @@ Start = Callable[[Mapping[str, str], Ready | None, bool], ProcessEngine]
 """Start an engine with these adapters, by name. The last `Ready` says what slots for adapters it
 had. The flag is for whether the model is to speak before it is ready."""
 
-Phase = Literal[
-    "loading", "ready", "restarting", "unloading", "unloaded", "reloading", "failed", "closed"
-]
-AWAY = ("unloading", "unloaded", "reloading")  # phases in which a request has the model loaded
 WATCH_SECONDS = 0.5
 
 # exit code when there is no such model or an option is wrong: another start would end the same way
 WRONG = 2
 
 
-class ModelEngine:
-    """One engine of a model, as this process knows it. Everything happens on the event loop."""
-
-    def __init__(self, host: ModelHost, number: int) -> None:
-        """number: its place among the engines of the server."""
-        self.host = host
-        self.number = number
-        self.phase: Phase = "loading"
-        self.reason: str | None = None  # why it is not ready
-        self.restarts = 0
-        self.client: EngineClient | None = None  # while this process reaches it
-        self.ready: Ready | None = None  # of the last load
-
-    @property
-    def label(self) -> str:
-        """Its model, and which engine of several it is, for the log."""
-        engines = self.host.engines
-        if len(engines) == 1:
-            return self.host.name
-        device = self.host.config.engines[self.number].device
-        return f"{self.host.name} (engine {self.number - engines[0].number + 1}, {device})"
-
-    @property
-    def known(self) -> bool:
-        """Whether it was ready once."""
-        return self.ready is not None
-
-    @property
-    def health(self) -> Health | None:
-        """How it was half a second ago at most. None: it is not loaded."""
-        if self.client is None:
-            return None
-        return self.client.health
-
-    @property
-    def serving(self) -> EngineClient | None:
-        """The client of an engine that takes requests."""
-        if self.phase != "ready" or self.client is None or self.client.lost is not None:
-            return None
-        return self.client
-
-    async def refresh(self) -> None:
-        """Update `health` from the engine."""
-        if self.client is not None and self.phase == "ready":
-            await self.client.refresh()
-
-    def start(self) -> None:
-        """Begin to load it."""
-
-    async def close(self) -> None:
-        """Serve no more requests."""
-        self.become("closed")
-
-    def kill(self) -> None:
-        """Kill its process, if this process has started it. For any thread."""
-
-    def become(self, phase: Phase) -> None:
-        """Enter a phase, and report it."""
-        self.phase = phase
-        self.host.changed(self)
-
-
 class OwnedEngine(ModelEngine):
     """An engine that this process starts and ends."""
 
-    def __init__(self, host: ModelHost, number: int, start: Start, loading: asyncio.Lock) -> None:
+    def __init__(self, host: EngineHost, number: int, start: Start, loading: asyncio.Lock) -> None:
         """loading: the lock of its device, taken while an engine is loaded."""
         super().__init__(host, number)
         self.process: ProcessEngine | None = None  # while there is one
@@ -184,7 +114,7 @@ class OwnedEngine(ModelEngine):
             self.client = process.client
             self.ready = await asyncio.shield(process.client.ready)
 
-        async with host.adapters.updated(process.client, self.ready.lost, host.pool):
+        async with host.adapters.updated(process.client, self.ready.lost, host.clients):
             self.reason = None
             seconds = time.monotonic() - began
             host.residency.loaded(seconds)

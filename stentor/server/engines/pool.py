@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,10 @@ from stentor.engine.scheduling.sequence import Place
 from stentor.errors import EngineError
 from stentor.models.info import Adapter, ModelInfo, SpeechRequest
 from stentor.server.engines.client import EngineClient, EngineStream
-from stentor.server.engines.lifecycle import ModelEngine
+
+TRY_EVERY = 32
+"""Of so many requests, one may go to an engine whose last requests all failed: a success makes it
+ready again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,16 +31,15 @@ class PoolAdapter(Adapter):
 class EnginePool:
     """The engines of a model that take requests. With one engine it is that."""
 
-    def __init__(self, name: str, engines: Sequence[ModelEngine]) -> None:
-        """engines: of the model, in any phase."""
-        self.name = name
-        self._engines = engines
+    def __init__(self, reachable: Callable[[], Sequence[EngineClient]]) -> None:
+        """reachable: returns the engines that are ready, also those that have just been lost."""
+        self._reachable = reachable
         self._next = 0  # where the search begins, so that equal engines take turns
 
     @property
     def clients(self) -> list[EngineClient]:
         """The engines that take requests."""
-        return [client for e in self._engines if (client := e.serving) is not None]
+        return [client for client in self._reachable() if client.lost is None]
 
     @property
     def info(self) -> ModelInfo:
@@ -49,12 +51,15 @@ class EnginePool:
         EngineError if there is none."""
         clients = self.clients
         if not clients:
-            lost = (e.client.lost for e in self._engines if e.client is not None)
-            raise next(filter(None, lost), EngineError("the engine has stopped"))
+            errors = (client.lost for client in self._reachable())
+            raise next(filter(None, errors), EngineError("the engine has stopped"))
         if near is not None and near.client in clients:
             return near.client
 
-        healthy = [c for c in clients if c.health is None or c.health.ready] or clients
+        healthy = [c for c in clients if c.health is None or c.health.ready]
+        # one whose requests all fail has the fewest open ones
+        if not healthy or self._next % TRY_EVERY == TRY_EVERY - 1:
+            healthy = clients
         turn = self._next % len(healthy)
         return min([*healthy[turn:], *healthy[:turn]], key=_open_requests)
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 import stentor
 from stentor.models import families
 from stentor.server.config import FORMATS
-from stentor.server.engines.lifecycle import ModelEngine
+from stentor.server.engines.model_engine import ModelEngine
 from stentor.server.errors import failures
 from stentor.server.model_hosts import ModelHost
 from stentor.server.state import server
@@ -138,12 +138,16 @@ def _state(host: ModelHost) -> dict[str, Any]:
 
 
 def _engine_state(host: ModelHost, engine: ModelEngine) -> dict[str, Any]:
-    return {
+    state: dict[str, Any] = {
         "device": host.config.engines[engine.number].device,
         "phase": engine.phase,
         "reason": engine.reason,
         "restarts": engine.restarts,
     }
+    health = engine.health
+    if health is not None:
+        state |= {"running": health.running, "queued": health.queued}
+    return state
 
 
 @router.get(

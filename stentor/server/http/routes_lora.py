@@ -60,7 +60,7 @@ async def load(request: Request, body: LoadLora) -> Response:
         raise invalid("lora_name", why)
     path = _allowed(s.config, body.lora_path)
     async with host.in_use() as engines:
-        await host.adapters.load(engines, body.lora_name, path)
+        await host.adapters.load(engines.clients, body.lora_name, path)
     message = f"Success: LoRA adapter '{body.lora_name}' added successfully."
     return PlainTextResponse(message, headers=ignored.header())
 
@@ -83,7 +83,7 @@ async def unload(request: Request, body: UnloadLora) -> Response:
             code="not_found",
         )
     async with host.in_use() as engines:
-        await host.adapters.unload(engines, body.lora_name)
+        await host.adapters.unload(engines.clients, body.lora_name)
     message = f"Success: LoRA adapter '{body.lora_name}' removed successfully."
     return PlainTextResponse(message, headers=ignored.header())
 

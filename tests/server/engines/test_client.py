@@ -26,7 +26,6 @@ from stentor.server.engines.client import EngineClient, EngineLink, EngineStream
 from stentor.server.engines.process import ready
 from stentor.server.limits import LIMITS
 from tests.helpers import virtual_time
-from tests.helpers.local_engine import LocalEngine
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, tone_wav
 
@@ -279,8 +278,7 @@ def test_a_real_engine_asks_for_what_it_has_dropped(
     }
     first = live.speech(**ask)
     assert first.status_code == 200
-    engine = live.server.hosts.all[0].engine
-    assert isinstance(engine, LocalEngine)
+    engine = local_engine(live.server.hosts.all[0])
     dropped: LruCache[Recording] = LruCache(float("inf"))
     monkeypatch.setattr(engine._service, "_recordings", dropped)
     assert live.speech(**ask).content == first.content

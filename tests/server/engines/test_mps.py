@@ -185,7 +185,7 @@ def test_a_server_starts_a_private_daemon_and_ends_it(
     assert visible == "3,1"
     client = {PIPE: str(pipe), "CUDA_VISIBLE_DEVICES": "0,1", SHARE: "60"}
     assert [engine.environment for engine in sharing.engines] == [client] * 3
-    assert [line.getMessage() for line in caplog.records] == ["GPU: 3 models under CUDA MPS"]
+    assert [line.getMessage() for line in caplog.records] == ["GPU: 3 engines under CUDA MPS"]
     for private in (pipe.parent, pipe, pipe.parent / "log"):
         assert private.stat().st_mode & 0o777 == 0o700
 
@@ -221,8 +221,8 @@ def test_a_daemon_that_does_not_end_is_killed(
     [
         (None, {"mps": "on"}, f"mps: cannot be on: {MPS_CONTROL} is not on PATH"),
         (None, {"gpu_share": (50.0,)}, f"gpu_share: needs CUDA MPS: {MPS_CONTROL} is not on PATH"),
-        ("", {"mps": "on"}, "mps: cannot be on: no model runs on a GPU"),
-        ("-1", {"gpu_share": (50.0,)}, "gpu_share: needs CUDA MPS: no model runs on a GPU"),
+        ("", {"mps": "on"}, "mps: cannot be on: no engine runs on a GPU"),
+        ("-1", {"gpu_share": (50.0,)}, "gpu_share: needs CUDA MPS: no engine runs on a GPU"),
     ],
 )
 def test_a_flag_that_needs_mps_is_refused_where_it_cannot_run(
@@ -251,7 +251,7 @@ def test_a_daemon_that_fails_is_reported_with_its_last_line(
         assert str(e.value) == f"mps: cannot be on: {problem}"
     else:
         assert list(mps.begin(config(mps=mode)).engines) == [EngineGpu({})] * 2
-        expected = f"GPU: 2 models take turns, as CUDA MPS cannot start: {problem}"
+        expected = f"GPU: 2 engines take turns, as CUDA MPS cannot start: {problem}"
         assert [line.getMessage() for line in caplog.records] == [expected]
     assert not list(Path(tempfile.gettempdir()).glob("*stentor-mps-*"))
 
@@ -383,7 +383,7 @@ def test_the_daemon_ends_with_its_server_however_that_ends(
             assert code == 0, log.read_text()
             assert not alive(pid)
         until(lambda: not alive(pid) and not pipe.parent.exists())
-        assert "GPU: 2 models under CUDA MPS" in log.read_text()
+        assert "GPU: 2 engines under CUDA MPS" in log.read_text()
     finally:
         server.kill()
         server.wait()

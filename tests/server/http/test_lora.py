@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ import torch
 from stentor.errors import EngineError, InvalidRequest
 from stentor.server.cli import define
 from stentor.server.config import ServerConfig
+from stentor.server.engines.adapters import ModelAdapters
 from stentor.server.engines.launch import EngineFactory
 from stentor.server.engines.process import adapted, load_model, ready
 from stentor.server.errors import ApiError
 from stentor.server.lora_modules import LoraModule, lora_modules
-from stentor.server.model_hosts import HostAdapters
 from tests.helpers import adapters
 from tests.helpers.local_engine import configured, factory_of, loaded
 from tests.helpers.server_live import Live, held, pcm, serving, until
@@ -345,21 +344,18 @@ def test_an_adapter_that_is_loaded_while_its_engine_is_lost_has_no_name() -> Non
         async def unload_lora(self, name: str) -> None:
             await self.load_lora(name, "")
 
-    def pool(engine: Engine) -> Any:
-        return SimpleNamespace(clients=[engine])
-
-    host_adapters = HostAdapters({})
+    model_adapters = ModelAdapters({})
     lost, other = Engine(), Engine()
     lost.lost = EngineError("gone")
     with pytest.raises(ApiError, match="has been started again") as refused:
-        asyncio.run(host_adapters.load(pool(lost), "one", "folder"))
+        asyncio.run(model_adapters.load([lost], "one", "folder"))
     assert refused.value.status == 503
-    assert host_adapters.paths == {}
-    asyncio.run(host_adapters.load(pool(other), "one", "folder"))
-    assert (host_adapters.paths, other.loras) == ({"one": "folder"}, ["one"])
+    assert model_adapters.paths == {}
+    asyncio.run(model_adapters.load([other], "one", "folder"))
+    assert (model_adapters.paths, other.loras) == ({"one": "folder"}, ["one"])
     with pytest.raises(ApiError, match="has been started again"):
-        asyncio.run(host_adapters.unload(pool(lost), "one"))
-    assert "one" in host_adapters.paths
+        asyncio.run(model_adapters.unload([lost], "one"))
+    assert "one" in model_adapters.paths
 
 
 def odd_adapters(root: Path) -> None:
