@@ -7,15 +7,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
+from stentor.engine.health import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
 from stentor.server import memory
+from stentor.server.engines.adapters import ModelAdapters
 from stentor.server.engines.client import EngineClient
 from stentor.server.engines.launch import ProcessEngine, restart_pause
 from stentor.server.engines.messages import Ready
 from stentor.server.engines.model_engine import EngineHost, ModelEngine
 from stentor.server.errors import clipped
-from stentor.server.limits import LIMITS
+from stentor.server.limits import LIMITS, Limits
+from stentor.server.residency import Residency
 from stentor.server.stop_signals import CRASHED
 
 log = logging.getLogger("stentor.server")
@@ -30,10 +34,31 @@ WATCH_SECONDS = 0.5
 WRONG = 2
 
 
+class EngineOwner(EngineHost, Protocol):
+    """The model of an engine that this process starts."""
+
+    limits: Limits
+    residency: Residency
+    adapters: ModelAdapters
+    give_up: Callable[[int], None]
+
+    @property
+    def clients(self) -> list[EngineClient]:
+        """The engines that take requests."""
+
+    def retire(self, health: Health | None) -> None:
+        """Keep the counters of an engine that ends."""
+
+    def note_failure(self, engine: ModelEngine, code: int) -> None:
+        """Note that an engine is lost for good. code: for the exit of the server."""
+
+
 class OwnedEngine(ModelEngine):
     """An engine that this process starts and ends."""
 
-    def __init__(self, host: EngineHost, number: int, start: Start, loading: asyncio.Lock) -> None:
+    host: EngineOwner
+
+    def __init__(self, host: EngineOwner, number: int, start: Start, loading: asyncio.Lock) -> None:
         """loading: the lock of its device, taken while an engine is loaded."""
         super().__init__(host, number)
         self.process: ProcessEngine | None = None  # while there is one

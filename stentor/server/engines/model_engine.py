@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, Protocol
 
 from stentor.engine.health import Health
 from stentor.server.config import ServerConfig
-from stentor.server.engines.adapters import ModelAdapters
 from stentor.server.engines.client import EngineClient
 from stentor.server.engines.messages import Ready
-from stentor.server.limits import Limits
-from stentor.server.residency import Residency
 
 Phase = Literal[
     "loading", "ready", "restarting", "unloading", "unloaded", "reloading", "failed", "closed"
@@ -24,29 +20,15 @@ class EngineHost(Protocol):
 
     name: str
     config: ServerConfig
-    limits: Limits
-    residency: Residency
-    adapters: ModelAdapters
     engines: list[ModelEngine]
     created: int
-    give_up: Callable[[int], None]
 
     @property
     def serves(self) -> bool:
         """Whether a request would be taken now."""
 
-    @property
-    def clients(self) -> list[EngineClient]:
-        """The engines that take requests."""
-
     def changed(self, engine: ModelEngine) -> None:
         """Report that an engine has entered another phase."""
-
-    def retire(self, health: Health | None) -> None:
-        """Keep the counters of an engine that ends."""
-
-    def note_failure(self, engine: ModelEngine, code: int) -> None:
-        """Note that an engine is lost for good. code: for the exit of the server."""
 
 
 class ModelEngine:

@@ -12,8 +12,8 @@ from stentor.models.info import Adapter, ModelInfo, SpeechRequest
 from stentor.server.engines.client import EngineClient, EngineStream
 
 TRY_EVERY = 32
-"""Of so many requests, one may go to an engine whose last requests all failed: a success makes it
-ready again."""
+"""Requests of which one may go to an engine whose last requests all failed: a success makes it ready
+again."""
 
 
 @dataclass(frozen=True, eq=False)

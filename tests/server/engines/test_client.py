@@ -26,6 +26,7 @@ from stentor.server.engines.client import EngineClient, EngineLink, EngineStream
 from stentor.server.engines.process import ready
 from stentor.server.limits import LIMITS
 from tests.helpers import virtual_time
+from tests.helpers.local_engine import local_engine
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, tone_wav
 
