@@ -26,4 +26,5 @@ def compile_kernels(config: ServerConfig) -> None:
         tts, _ = load_model(factory.load({}, None, warm_up=True))
         with tts:
             graphs = sum(len(runner.graphs) for runner in tts.engine.side.graph_runners)
-            print(f"{name}: {graphs} graphs, {time.monotonic() - started:.1f} s", flush=True)
+            seconds = time.monotonic() - started
+            print(f"{name}: {graphs} graphs, {seconds:.1f} s", flush=True)

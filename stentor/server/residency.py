@@ -1,4 +1,4 @@
-"""Uses of a model: requests that wait until it is loaded again, and for how long it has been idle."""
+"""Uses of a model: requests that wait until it is loaded again, and since when it has been idle."""
 
 from __future__ import annotations
 

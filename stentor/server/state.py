@@ -147,7 +147,7 @@ class Server:
         start: Callable[[str, str | None], Start] | None,
         gpus: Sequence[EngineGpu],
     ) -> None:
-        """Give the models their engines."""
+        """Add the engines of each model, which this process starts."""
         # each engine of a device plans with the memory that those before have left
         loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         models = names(self.config)

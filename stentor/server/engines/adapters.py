@@ -59,7 +59,7 @@ class ModelAdapters:
     async def updated(
         self, client: EngineClient, lost: Sequence[str], clients: Sequence[EngineClient]
     ) -> AsyncIterator[None]:
-        """Give a loaded engine the adapters of the others. Inside, none is loaded or unloaded.
+        """Load what the others have on a started engine. Inside, none is loaded or unloaded.
 
         lost: adapters that it could not load again, which the others unload too: requests with
         such a name would fail on one engine and not on another."""
@@ -73,7 +73,7 @@ class ModelAdapters:
             yield
 
     async def _load_missing(self, client: EngineClient) -> list[str]:
-        """Load what was loaded on others while it started. Returns the names that it cannot load."""
+        """Load what was loaded on others meanwhile. Returns the names that it cannot load."""
         lost = []
         for name, path in self.paths.items():
             if name in client.adapters:

@@ -1,4 +1,4 @@
-"""An engine that another API process owns: that process reports its phase, and sends sockets to it."""
+"""An engine that another API process owns, which reports its phase and sends sockets to it."""
 
 from __future__ import annotations
 

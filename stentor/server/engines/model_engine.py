@@ -1,4 +1,4 @@
-"""One engine of a model, as a process knows it: its phase, its client, and the model that has it."""
+"""One engine of a model, as a process knows it: its phase and its client."""
 
 from __future__ import annotations
 

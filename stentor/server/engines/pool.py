@@ -12,7 +12,7 @@ from stentor.models.info import Adapter, ModelInfo, SpeechRequest
 from stentor.server.engines.client import EngineClient, EngineStream
 
 TRY_EVERY = 32
-"""Requests of which one may go to an engine whose last requests all failed: a success makes it ready
+"""Requests of which one may go to an engine whose last ones all failed. A success makes it ready
 again."""
 
 
