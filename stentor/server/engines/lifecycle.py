@@ -1,5 +1,5 @@
-"""Lifecycle of an engine: loaded in the background, watched, unloaded while idle and restarted after
-a crash."""
+"""Lifecycle of an engine: it is loaded, watched, unloaded while idle and restarted after a
+crash."""
 
 from __future__ import annotations
 

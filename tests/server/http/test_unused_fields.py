@@ -59,9 +59,9 @@ def as_if(live: Live, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
     """Let the model say other things of itself."""
     spec = replace(live.tts.spec, **facts)
     monkeypatch.setattr(live.tts._model, "spec", spec)
-    host = live.server.hosts.all[0]
-    assert host._ready is not None
-    monkeypatch.setattr(host._ready, "info", spec.info)
+    (engine,) = live.server.hosts.engines
+    assert engine.ready is not None
+    monkeypatch.setattr(engine.ready, "info", spec.info)
 
 
 @pytest.mark.parametrize(("body", "param"), UNUSED, ids=[p for _, p in UNUSED])

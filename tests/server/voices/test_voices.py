@@ -139,9 +139,10 @@ def test_a_model_that_cannot_clone_refuses_an_upload_and_speaks_with_its_own_voi
     ask = {"input": TEXT, "seed": 5, "response_format": "pcm", "guard": False}
     assert live.speech(**ask, voice="alloy").content != live.speech(**ask, voice="low").content
     host = live.server.hosts.all[0]
-    assert host._ready is not None
-    told = msgspec.structs.replace(host._ready, info=replace(host.spec, takes_reference=False))
-    monkeypatch.setattr(host, "_ready", told)
+    (engine,) = host.engines
+    assert engine.ready is not None
+    told = msgspec.structs.replace(engine.ready, info=replace(host.spec, takes_reference=False))
+    monkeypatch.setattr(engine, "ready", told)
     answer = upload(live, "other")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "audio_sample")
     assert "no model here can clone a voice: dummy:toy" in answer.json()["error"]["message"]
