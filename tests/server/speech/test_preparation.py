@@ -100,7 +100,8 @@ def test_work_that_has_not_begun_never_does(live: Live, monkeypatch: pytest.Monk
     """A queue of abandoned requests costs nothing."""
     begun: list[str] = []
     going, entered = threading.Event(), threading.Semaphore(0)
-    plain, client = live.tts._model.speakable, live.server.hosts.all[0].pool
+    (client,) = live.server.hosts.all[0].pool.clients
+    plain = live.tts._model.speakable
 
     def speakable(text: str, check: Check) -> bool:
         begun.append(text)
