@@ -54,10 +54,10 @@ class ModelHost:
         self.residency = Residency()
         self.others: list[ModelHost] = []  # of the same server
         self.listeners: list[Callable[[ModelEngine], None]] = []  # called when a phase has changed
-        self.adapters = ModelAdapters(config.loras_of(name))
         self.created = int(time.time())
         self.engines: list[ModelEngine] = []
         self.pool = EnginePool(self._reachable)
+        self.adapters = ModelAdapters(config.loras_of(name), lambda: self.pool.clients)
         self.references = ThreadPoolExecutor(
             LIMITS.reference_threads, thread_name_prefix=f"stentor-reference-{name}"[:60]
         )
@@ -80,11 +80,6 @@ class ModelHost:
                 await self.residency.wait(self.name, lambda: self.phase in (*AWAY, "restarting"))
             self._check_ready()
             yield self.pool
-
-    @property
-    def clients(self) -> list[EngineClient]:
-        """The engines that take requests."""
-        return self.pool.clients
 
     def _check_ready(self) -> None:
         """ApiError 503 while no engine is ready."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from stentor.errors import InvalidRequest, StentorError
@@ -18,11 +18,15 @@ class ModelAdapters:
     """Names and folders of the LoRA adapters of one model. Each of its engines has all of them, and
     one that is loaded again has them again."""
 
-    def __init__(self, paths: Mapping[str, str]) -> None:
+    def __init__(
+        self, paths: Mapping[str, str], clients: Callable[[], Sequence[EngineClient]]
+    ) -> None:
+        """clients: returns the engines that take requests now."""
         self.paths = dict(paths)  # in the order in which they were loaded
+        self._clients = clients
         self._lock = asyncio.Lock()
 
-    async def load(self, clients: Sequence[EngineClient], name: str, path: str) -> None:
+    async def load(self, name: str, path: str) -> None:
         """Load an adapter on every engine while requests run. ApiError 400: a name is taken, no
         slot is free, or a tensor is wrong. ApiError 503: the engines were lost meanwhile."""
         async with self._lock:
@@ -30,16 +34,20 @@ class ModelAdapters:
                 raise ApiError(
                     400, f"the lora adapter {name!r} has already been loaded", param="lora_name"
                 )
+            clients = self._clients()
             loads = [client.load_lora(name, path) for client in clients]
             errors = await _errors_of_running(clients, loads)
             if errors:
                 await _unload(name, clients)
                 e = errors[0]
-                param = "lora_name" if isinstance(e, InvalidRequest) else "lora_path"
+                if isinstance(e, InvalidRequest):
+                    param = "lora_name"
+                else:
+                    param = "lora_path"
                 raise ApiError(400, f"{param}: {e}", param=param) from e
             self.paths[name] = path
 
-    async def unload(self, clients: Sequence[EngineClient], name: str) -> None:
+    async def unload(self, name: str) -> None:
         """Refuse the name from now on. Requests that have the adapter keep it. ApiError 404 if it
         is not loaded. ApiError 503: the engines were lost meanwhile."""
         async with self._lock:
@@ -50,15 +58,14 @@ class ModelAdapters:
                     param="lora_name",
                     code="not_found",
                 )
+            clients = self._clients()
             errors = await _errors_of_running(clients, [c.unload_lora(name) for c in clients])
             if errors:
                 raise errors[0]
             del self.paths[name]
 
     @asynccontextmanager
-    async def updated(
-        self, client: EngineClient, lost: Sequence[str], clients: Sequence[EngineClient]
-    ) -> AsyncIterator[None]:
+    async def updated(self, client: EngineClient, lost: Sequence[str]) -> AsyncIterator[None]:
         """Load what the others have on a started engine. Inside, none is loaded or unloaded.
 
         lost: adapters that it could not load again, which the others unload too: requests with
@@ -69,7 +76,7 @@ class ModelAdapters:
                 await client.unload_lora(name)
             for name in lost:
                 self.paths.pop(name, None)
-                await _unload(name, clients)
+                await _unload(name, self._clients())
             yield
 
     async def _load_missing(self, client: EngineClient) -> list[str]:

@@ -42,10 +42,6 @@ class EngineOwner(EngineHost, Protocol):
     adapters: ModelAdapters
     give_up: Callable[[int], None]
 
-    @property
-    def clients(self) -> list[EngineClient]:
-        """The engines that take requests."""
-
     def retire(self, health: Health | None) -> None:
         """Keep the counters of an engine that ends."""
 
@@ -139,7 +135,7 @@ class OwnedEngine(ModelEngine):
             self.client = process.client
             self.ready = await asyncio.shield(process.client.ready)
 
-        async with host.adapters.updated(process.client, self.ready.lost, host.clients):
+        async with host.adapters.updated(process.client, self.ready.lost):
             self.reason = None
             seconds = time.monotonic() - began
             host.residency.loaded(seconds)

@@ -59,8 +59,8 @@ async def load(request: Request, body: LoadLora) -> Response:
     if (why := taken_by_model(body.lora_name, dict(s.hosts.served()))) is not None:
         raise invalid("lora_name", why)
     path = _allowed(s.config, body.lora_path)
-    async with host.in_use() as engines:
-        await host.adapters.load(engines.clients, body.lora_name, path)
+    async with host.in_use():
+        await host.adapters.load(body.lora_name, path)
     message = f"Success: LoRA adapter '{body.lora_name}' added successfully."
     return PlainTextResponse(message, headers=ignored.header())
 
@@ -82,8 +82,8 @@ async def unload(request: Request, body: UnloadLora) -> Response:
             param="lora_name",
             code="not_found",
         )
-    async with host.in_use() as engines:
-        await host.adapters.unload(engines.clients, body.lora_name)
+    async with host.in_use():
+        await host.adapters.unload(body.lora_name)
     message = f"Success: LoRA adapter '{body.lora_name}' removed successfully."
     return PlainTextResponse(message, headers=ignored.header())
 

@@ -344,17 +344,20 @@ def test_an_adapter_that_is_loaded_while_its_engine_is_lost_has_no_name() -> Non
         async def unload_lora(self, name: str) -> None:
             await self.load_lora(name, "")
 
-    model_adapters = ModelAdapters({})
     lost, other = Engine(), Engine()
     lost.lost = EngineError("gone")
+    engines: list[Any] = [lost]
+    model_adapters = ModelAdapters({}, lambda: engines)
     with pytest.raises(ApiError, match="has been started again") as refused:
-        asyncio.run(model_adapters.load([lost], "one", "folder"))
+        asyncio.run(model_adapters.load("one", "folder"))
     assert refused.value.status == 503
     assert model_adapters.paths == {}
-    asyncio.run(model_adapters.load([other], "one", "folder"))
+    engines[:] = [other]
+    asyncio.run(model_adapters.load("one", "folder"))
     assert (model_adapters.paths, other.loras) == ({"one": "folder"}, ["one"])
+    engines[:] = [lost]
     with pytest.raises(ApiError, match="has been started again"):
-        asyncio.run(model_adapters.unload([lost], "one"))
+        asyncio.run(model_adapters.unload("one"))
     assert "one" in model_adapters.paths
 
 
