@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import gzip
 import json
+import math
 import os
 import re
 import shlex
@@ -44,8 +45,11 @@ MODELS = (
 )
 HOPS = {
     "qwen3": 0.08, "voxcpm2": 0.16, "fish": 2048 / 44100, "cosyvoice3": 0.04, "pocket": 0.08, "dots": 0.16, "toy": 0.01,
+    "phonon": 0.08, "vibevoice": 3200 / 24000,
 }  # fmt: skip
 """Seconds per frame."""
+WITHOUT_STEPS = "kokoro"
+"""A family whose lengths follow from the text: nothing forces them."""
 CONCURRENCY = (1, 16, 64)
 START = 100.0  # seconds to be ready
 LEVEL = 45.0  # seconds for one load
@@ -173,6 +177,8 @@ def hop(model: str) -> float:
 
 def body(model: str, seconds: float) -> dict[str, Any]:
     """Forced length: exactly so many frames, and nothing cut because it runs on."""
+    if WITHOUT_STEPS in model:
+        return {"guard": False}
     frames = max(1, round(seconds / hop(model)))
     forced: dict[str, Any] = {"max_new_tokens": frames, "ignore_eos": True, "guard": False}
     if "toy" in model:
@@ -330,7 +336,9 @@ def table(results: list[dict[str, Any]], concurrency: list[int]) -> str:
             if "error" in f:
                 lines.append(f"{start}  {c:<3} {f['error'][:80]}")
                 continue
-            per_frame = f["median_e2el_ms"] / round(r["audio_seconds"] / hop(r["model"]))
+            per_frame = math.nan
+            if WITHOUT_STEPS not in r["model"]:
+                per_frame = f["median_e2el_ms"] / round(r["audio_seconds"] / hop(r["model"]))
             threads, wall = f["server_threads"], max(0.1, f["duration"])
             busy = f"{100 * threads['event_loop'] / wall:6.0f}  {100 * (threads['others'] or [0])[0] / wall:7.0f}"
             ttfa = f"{f['median_audio_ttfp_ms']:7.1f}/{f['p99_audio_ttfp_ms']:<7.1f}"

@@ -63,8 +63,8 @@ def random_init(
 
     Gains (of norms, Snake activations and rate scales) are ones and biases are zeros. Batch norms
     have a mean of zero and a variance of one. Other weights are uniform within gain / sqrt(fan in).
-    A gain of 1 is torch's default. `constants` maps values of parameters by the last part of
-    their name, before these rules.
+    A gain of 1 is torch's default. `constants` maps values of parameters by the last parts of
+    their names, before these rules.
     """
     generators: dict[torch.device, torch.Generator] = {}
     for layer in module.modules():
@@ -95,9 +95,10 @@ def random_init(
 
 def _constant(name: str, ndim: int, constants: Mapping[str, float]) -> float | None:
     """The value of a parameter that is not drawn."""
+    for parts, value in constants.items():
+        if f".{name}".endswith(f".{parts}"):
+            return value
     leaf = name.rpartition(".")[2]
-    if leaf in constants:
-        return constants[leaf]
     if leaf == "alpha" or name.endswith("scale_embed.weight") or (ndim == 1 and leaf == "weight"):
         return 1.0
     if ndim == 1 or name.endswith("bias_embed.weight"):

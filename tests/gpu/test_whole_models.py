@@ -10,7 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from stentor import TTS
+from stentor.models.kokoro.model import Kokoro
+from stentor.models.piece_model import PieceRow
+from stentor.request import build
 from tests.helpers.child import python
 from tests.helpers.tiny import checkpoint
 
@@ -26,7 +31,11 @@ CASES = {
         "subtalker_temperature": 0.0,
     },
     "voxcpm2": {"ignore_eos": True},
+    "vibevoice": {"ignore_eos": True},
+    "vibevoice_dialogue": {"ignore_eos": True},
+    "phonon": {"cleanup": "none"},
 }
+PIECES = ["Hello there, it was warm today.", "One two three."]
 
 
 def speak(path: Path, device: str, options: dict, **environment: str) -> dict:
@@ -56,3 +65,28 @@ def test_a_checkpoint_speaks_the_same_with_kernels_and_without(case, tmp_path):
         else:
             assert a == b
     assert fast["eager"] == 0
+
+
+def test_kokoro_speaks_the_same_on_a_gpu():
+    with TTS("dummy:kokoro-82m", device="cpu", threads=4) as tts:
+        model = tts._model
+        rows = [piece(model, text, seed) for seed, text in enumerate(PIECES)]
+        plain = model.speak(rows)
+        plans = [row.planned for row in rows]
+
+        torch.backends.cudnn.allow_tf32 = False
+        model.net.to("cuda")
+        for row, plan, planned in zip(rows, plans, model.plan(rows), strict=True):
+            assert np.array_equal(planned.frames, plan.frames)
+            row.planned = planned
+        fast = model.speak(rows)
+    for a, b in zip(fast, plain, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3 * np.abs(b).max())
+
+
+def piece(model: Kokoro, text: str, seed: int) -> PieceRow:
+    """A planned piece."""
+    request = build(model.spec, text, options={})
+    row = PieceRow(model.prompts.build(request, []), seed)
+    (row.planned,) = model.plan([row])
+    return row

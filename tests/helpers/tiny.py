@@ -68,6 +68,16 @@ def checkpoint(family: str, folder: Path) -> Path:
 
         path = folder / "mf"
         return path if path.exists() else tiny_dots_tts.write(path, "mf")
+    if family in ("vibevoice", "vibevoice_dialogue"):
+        from tests.fixtures.vibevoice import tiny_vibevoice
+
+        if family == "vibevoice":
+            return tiny_vibevoice.write(folder)
+        return tiny_vibevoice.write_dialogue(folder)
+    if family == "phonon":
+        from tests.fixtures.phonon import tiny_phonon
+
+        return tiny_phonon.write(folder / "phonon")
     if family == "qwen3_omni_talker":
         from tests.fixtures.qwen3_omni import tiny_qwen3_omni
 
