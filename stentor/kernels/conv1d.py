@@ -228,10 +228,10 @@ def _conv_kernel(
 
 @triton.jit(do_not_specialize=["num_rows", "num_steps", "step"])
 def _depthwise_kernel(
-    x_ptr, weight_ptr, bias_ptr, alpha_ptr, gain_ptr, out_ptr, num_rows, num_steps, step, num_channels, stride_xb,
-    stride_xt, stride_tap,
-    HAS_BIAS: tl.constexpr, HAS_SNAKE: tl.constexpr, ROUND: tl.constexpr, TAPS: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, residual_ptr, alpha_ptr, gain_ptr, out_ptr, num_rows, num_steps, step, num_channels,
+    stride_xb, stride_xt, stride_rb, stride_rt, stride_tap,
+    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SNAKE: tl.constexpr, ROUND: tl.constexpr,
+    TAPS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     offs_m = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
     offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
@@ -246,8 +246,8 @@ def _depthwise_kernel(
         )
         acc += w * tl.load(x_ptrs + tap * step * stride_xt, mask, 0.0).to(tl.float32)
     _store_epilogue(
-        acc, bias_ptr, x_ptr, alpha_ptr, gain_ptr, out_ptr, offs_m, offs_c, batch, time, num_rows, num_channels,
-        num_channels, 0, 0, HAS_BIAS, False, HAS_SNAKE, ROUND,
+        acc, bias_ptr, residual_ptr, alpha_ptr, gain_ptr, out_ptr, offs_m, offs_c, batch, time, num_rows, num_channels,
+        num_channels, stride_rb, stride_rt, HAS_BIAS, HAS_RESIDUAL, HAS_SNAKE, ROUND,
     )  # fmt: skip
 
 
@@ -267,8 +267,7 @@ def conv1d(
     outputs, inputs, taps = weight.shape
     count = x.shape[1] - (taps - 1) * dilation
     if inputs == 1 and x.shape[2] == outputs > 1:
-        assert residual is None, "depthwise convolutions end no residual branch"
-        return _launch_depthwise(x, weight, bias, dilation, snake, count)
+        return _launch_depthwise(x, weight, bias, dilation, snake, residual, count)
     return _launch_conv(x, weight, bias, snake, residual, outputs, count, taps, 0, dilation)
 
 
@@ -372,9 +371,11 @@ def _launch_depthwise(
     bias: Tensor | None,
     dilation: int,
     snake: SnakeParams | None,
+    residual: Tensor | None,
     count: int,
 ) -> Tensor:
     x = _channels_last(x)
+    added = x if residual is None else _channels_last(residual)
     batch, _, channels = x.shape
     out = torch.empty(batch, count, channels, dtype=x.dtype, device=x.device)
     block_c = min(64, triton.next_power_of_2(channels))
@@ -382,9 +383,9 @@ def _launch_depthwise(
     block_t = (2 * ELEMENTS if out.numel() > MANY_ELEMENTS else ELEMENTS // 2) // block_c
     alpha, gain = (x, x) if snake is None else snake
     _depthwise_kernel[(triton.cdiv(batch * count, block_t), triton.cdiv(channels, block_c))](
-        x, weight, x if bias is None else bias, alpha, gain, out, batch * count, count, dilation, channels,
-        _row_stride(x), x.stride(1), weight.stride(2),
-        HAS_BIAS=bias is not None, HAS_SNAKE=snake is not None, ROUND=ROUND, TAPS=weight.shape[2],
-        BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
+        x, weight, x if bias is None else bias, added, alpha, gain, out, batch * count, count, dilation, channels,
+        _row_stride(x), x.stride(1), _row_stride(added), added.stride(1), weight.stride(2),
+        HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None, HAS_SNAKE=snake is not None, ROUND=ROUND,
+        TAPS=weight.shape[2], BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out

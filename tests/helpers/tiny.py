@@ -68,12 +68,15 @@ def checkpoint(family: str, folder: Path) -> Path:
 
         path = folder / "mf"
         return path if path.exists() else tiny_dots_tts.write(path, "mf")
+    return _write(family, folder)
+
+
+def _write(family: str, folder: Path) -> Path:
     if family in ("vibevoice", "vibevoice_dialogue"):
         from tests.fixtures.vibevoice import tiny_vibevoice
 
-        if family == "vibevoice":
-            return tiny_vibevoice.write(folder)
-        return tiny_vibevoice.write_dialogue(folder)
+        write = tiny_vibevoice.write if family == "vibevoice" else tiny_vibevoice.write_dialogue
+        return write(folder)
     if family == "phonon":
         from tests.fixtures.phonon import tiny_phonon
 
@@ -82,9 +85,9 @@ def checkpoint(family: str, folder: Path) -> Path:
         from tests.fixtures.qwen3_omni import tiny_qwen3_omni
 
         return tiny_qwen3_omni.write(folder)
-    from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+    from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 
-    tiny.write("custom_voice", folder)
+    tiny_qwen3_tts.write("custom_voice", folder)
     return folder
 
 

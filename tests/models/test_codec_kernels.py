@@ -15,11 +15,14 @@ from stentor.layers import windows
 from stentor.layers.configs import StackConfig
 from stentor.layers.conv import cast_codec
 from stentor.layers.frame_decoder import FrameCodec
+from stentor.layers.types import eager
 from stentor.models.base import Codec
 from stentor.models.dummy import initialize_dummy_weights, random_init
 from stentor.models.fish_s2.codec import RELEASED, FishCodec, stack_config
 from stentor.models.qwen3_tts.codec import Decoder, Encoder
 from stentor.models.qwen3_tts.config import read_codec
+from stentor.models.vibevoice import codec as vibevoice_codec
+from stentor.models.vibevoice.config import DecoderConfig, EncoderConfig
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig
 from stentor.models.weights import on_meta
@@ -97,11 +100,26 @@ def fish_s2(dtype: torch.dtype) -> Codec:
     return codec
 
 
+def vibevoice(dtype: torch.dtype) -> Codec:
+    with torch.device(DEVICE):
+        decoder = vibevoice_codec.Decoder(
+            DecoderConfig(latent=6, filters=8, ratios=(2, 3), depths=(2, 1, 1), eps=1e-5)
+        )
+        decoder.scale.data.fill_(1.0)
+        decoder.bias.data.zero_()
+        random_init(decoder.stages, 0, constants={"gamma": 0.5, "ffn_gamma": 0.5})
+        random_init(decoder.upsample_layers, 1)
+        random_init(decoder.head, 2)
+    decoder.process_weights_after_loading(dtype)
+    return decoder
+
+
 FRAMES = {
     "voxcpm2": (voxcpm2, lambda: random(1, 3, 2, 6)),
     "columns of samples": (columns, lambda: random(1, 3, 2, 6)),
     "qwen3_tts": (qwen3_tts, lambda: torch.randint(64, (1, 3, 3), device=DEVICE)),
     "fish_s2": (fish_s2, lambda: torch.randint(64, (1, 3, 3), device=DEVICE)),
+    "vibevoice": (vibevoice, lambda: random(1, 3, 6)),
 }
 
 
@@ -159,11 +177,22 @@ def encoder_fish_s2(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return codec.latents
 
 
+def encoder_vibevoice(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    with torch.device(DEVICE):
+        encoder = vibevoice_codec.Encoder(
+            EncoderConfig(latent=6, filters=8, ratios=(2, 3), depths=(2, 1, 1), eps=1e-5)
+        )
+        random_init(encoder, 0, constants={"gamma": 0.5, "ffn_gamma": 0.5})
+    encoder.process_weights_after_loading(dtype)
+    return lambda wav: encoder(wav, eager)
+
+
 ENCODERS = {
     "voxcpm2": encoder_voxcpm2,
     "columns of samples": encoder_columns,
     "qwen3_tts": encoder_qwen3_tts,
     "fish_s2": encoder_fish_s2,
+    "vibevoice": encoder_vibevoice,
 }
 
 

@@ -157,7 +157,7 @@ class Decoder(CodecHalf):
         self,
         frames: Tensor,
         state: State,
-        call: CodecCall,
+        _: CodecCall | None = None,
     ) -> tuple[Tensor, State]:
         streaming = StreamingState(state)
         latents = frames[..., : self.latent]
