@@ -95,7 +95,7 @@ class Recorder:
 
 def without_device(model: str, rows: int) -> TTS:
     outline = without_weights(model)
-    policy = Policy(ramp=RAMP, max_ahead=float("inf"), max_unread=float("inf"))
+    policy = Policy(ramp=RAMP, max_ahead=float("inf"))
     with (
         mock.patch("stentor.engine.running.device.Device", InstantDevice),
         mock.patch.object(registry, "load", return_value=outline),

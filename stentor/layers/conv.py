@@ -13,6 +13,7 @@ innermost). The tensors that it returns are [B, C, n] views of that memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -333,6 +334,28 @@ def state_columns(codec: nn.Module) -> dict[str, Column]:
             module.key = name
             columns[name] = Column((module.tail, module.channels), module.weight.dtype)
     return columns
+
+
+def state_size(columns: Mapping[str, Column]) -> int:
+    """Elements of a stream's state in one tensor."""
+    return sum(math.prod(column.shape) for column in columns.values())
+
+
+def split_state(joined: Tensor, columns: Mapping[str, Column]) -> State:
+    """The state of each module, views of what `join_state` returned for streams [B, state_size]."""
+    state: State = {}
+    start = 0
+    for name, column in columns.items():
+        size = math.prod(column.shape)
+        values = joined[:, start : start + size]
+        state[name] = values.view(len(joined), *column.shape)
+        start += size
+    return state
+
+
+def join_state(state: State, columns: Mapping[str, Column]) -> Tensor:
+    """The states of all modules in one tensor [B, state_size], so that one copy carries it on."""
+    return torch.cat([state[name].flatten(1) for name in columns], dim=1)
 
 
 def context_steps(*parts: nn.Module) -> int:

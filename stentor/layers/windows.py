@@ -8,14 +8,13 @@ sees all of a recording takes it padded to a whole number of steps.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stentor.layers.conv import StreamingState
+from stentor.layers.conv import StreamingState, join_state, split_state, state_size
 from stentor.layers.types import Column, Launch
 
 COLUMNS = (1024, 768, 512, 256, 128, 64)
@@ -50,9 +49,7 @@ class Windows:
         sizes = window_sizes(count, self.hop, launch.columns)
         padding = sum(sizes) - count
         x = F.pad(x, (0, padding))
-        shapes = [column.shape for column in self.columns.values()]
-        state_size = sum(map(math.prod, shapes))
-        state = x.new_zeros(len(x), state_size)
+        state = x.new_zeros(len(x), state_size(self.columns))
         for size in sizes:
             num_valid = min(size, count - at)
             valid = torch.full((), num_valid, dtype=torch.int64, device=x.device)
@@ -66,22 +63,13 @@ class Windows:
         return columns.transpose(1, 2)  # as the kernels read it
 
     def _window(self, x: Tensor, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """One window. The state is one tensor, so that one copy carries it to the next."""
-        streaming = StreamingState({})
-        at = 0
-        for name, column in self.columns.items():
-            size = math.prod(column.shape)
-            values = state[:, at : at + size]
-            shaped = values.reshape(len(x), *column.shape)
-            streaming.old[name] = shaped.contiguous()
-            at += size
+        if not self.columns:
+            y = self.run(x, StreamingState({}), count)
+            return y.transpose(1, 2), state
+        parts = split_state(state, self.columns)
+        streaming = StreamingState({name: part.contiguous() for name, part in parts.items()})
         y = self.run(x, streaming, count)
-        parts = [state[:, :0]]
-        for name in self.columns:
-            new = streaming.new[name]
-            parts.append(new.flatten(1))
-        next_state = torch.cat(parts, dim=1)
-        return y.transpose(1, 2), next_state
+        return y.transpose(1, 2), join_state(streaming.new, self.columns)
 
 
 def window_sizes(count: int, hop: int, most: int) -> list[int]:

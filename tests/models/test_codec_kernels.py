@@ -103,7 +103,7 @@ def fish_s2(dtype: torch.dtype) -> Codec:
 def vibevoice(dtype: torch.dtype) -> Codec:
     with torch.device(DEVICE):
         decoder = vibevoice_codec.Decoder(
-            DecoderConfig(latent=6, filters=8, ratios=(2, 3), depths=(2, 1, 1), eps=1e-5)
+            DecoderConfig(latent=6, filters=32, ratios=(2, 3), depths=(2, 1, 1), eps=1e-5)
         )
         decoder.scale.data.fill_(1.0)
         decoder.bias.data.zero_()
@@ -180,7 +180,7 @@ def encoder_fish_s2(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 def encoder_vibevoice(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     with torch.device(DEVICE):
         encoder = vibevoice_codec.Encoder(
-            EncoderConfig(latent=6, filters=8, ratios=(2, 3), depths=(2, 1, 1), eps=1e-5)
+            EncoderConfig(latent=6, filters=32, ratios=(2, 3), depths=(2, 1, 1), eps=1e-5)
         )
         random_init(encoder, 0, constants={"gamma": 0.5, "ffn_gamma": 0.5})
     encoder.process_weights_after_loading(dtype)

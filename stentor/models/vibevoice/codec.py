@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor import kernels
 from stentor.layers.conv import (
     CausalConv1d,
     CausalConvTranspose1d,
@@ -72,6 +73,8 @@ class CodecBlock(nn.Module):
         del self.gamma, self.ffn_gamma
 
     def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        if kernels.conv_kernels_enabled(x):
+            return self._fused(x.transpose(1, 2), state).transpose(1, 2)
         normed = self.norm(x.transpose(1, 2))
         x = convolve(
             self.mixer,
@@ -82,6 +85,28 @@ class CodecBlock(nn.Module):
         steps = x.transpose(1, 2)
         out: Tensor = steps + self.ffn(self.ffn_norm(steps))
         return out.transpose(1, 2)
+
+    def _fused(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        """The same of x [B, n, C] by kernels."""
+        from stentor.models.vibevoice.kernels import MAX_FUSED_WIDTH, feed_forward, mix
+
+        mixer = self.mixer
+        assert mixer.bias is not None
+        if state is None:
+            x, _ = mix(x, None, None, self.norm.kernel_args, mixer.weight, mixer.bias)
+        else:
+            past = state.old[mixer.key]
+            ahead = state.steps_ahead(x.shape[1])
+            x, last = mix(x, past, ahead, self.norm.kernel_args, mixer.weight, mixer.bias)
+            state.new[mixer.key] = last
+        if x.shape[2] > MAX_FUSED_WIDTH:
+            wide: Tensor = x + self.ffn(self.ffn_norm(x))
+            return wide
+        up = self.ffn.linear1
+        down = self.ffn.linear2
+        return feed_forward(
+            x, self.ffn_norm.kernel_args, up.weight, up.bias, down.weight, down.bias
+        )
 
 
 class CodecHalf(nn.Module):

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor import kernels
 from stentor.layers.linear import Linear
-from stentor.layers.norm import RMSNorm
+from stentor.layers.norm import RMSNorm, rms_norm
 from stentor.layers.transformer import SwiGLU
 from stentor.models.vibevoice.config import HeadConfig
 
@@ -127,17 +128,47 @@ class DiffusionHead(nn.Module):
         self.register_buffer("times", table, persistent=False)
         del self.t_embedder
 
-    def velocity(self, z: Tensor, condition: Tensor) -> Tensor:
-        """z [B, latent] and conditions [B, hidden], the timestep's among them -> [B, latent]."""
-        modulation = self.modulation(F.silu(condition))
+    def velocity(self, z: Tensor, active: Tensor) -> Tensor:
+        """z [B, latent] and activated conditions [B, hidden], the timestep's among them -> [B,
+        latent]."""
+        modulation = self.modulation(active)
         parts = modulation.unflatten(-1, (-1, self.config.hidden))
         numbers = parts.unbind(-2)
         x = self.noisy_images_proj(z)
+        delta = None
+        gate = None
         for i, layer in enumerate(self.blocks):
-            shift, scale, gate = numbers[PARTS * i : PARTS * (i + 1)]
-            h = layer.norm(x) * (1 + scale) + shift
-            x = x + gate * layer.ffn(h)
+            shift, scale, next_gate = numbers[PARTS * i : PARTS * (i + 1)]
+            weight = layer.norm.weight
+            x, h = add_modulated_norm(x, delta, gate, weight, scale, shift, self.config.eps)
+            delta = layer.ffn.alone(h)
+            gate = next_gate
         shift, scale = numbers[-2:]
-        normed = F.rms_norm(x, x.shape[-1:], eps=self.config.eps)
-        out: Tensor = self.final_layer.linear(normed * (1 + scale) + shift)
+        _, h = add_modulated_norm(x, delta, gate, None, scale, shift, self.config.eps)
+        out: Tensor = self.final_layer.linear(h)
         return out
+
+
+def add_modulated_norm(
+    x: Tensor,
+    delta: Tensor | None,
+    gate: Tensor | None,
+    weight: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """(s, rms_norm(s) * weight * (1 + scale) + shift) for s = x + gate * delta, without what is
+    None. All [B, C]."""
+    if kernels.enabled(kernels.Kernel.FLOW, x):
+        from stentor.models.vibevoice.kernels import add_modulated_norm as fused
+
+        return fused(x, delta, gate, weight, scale, shift, eps)
+    if delta is not None:
+        assert gate is not None
+        x = x + gate * delta
+    if weight is None:
+        normed = F.rms_norm(x, x.shape[-1:], eps=eps)
+    else:
+        normed = rms_norm(x, weight, eps, weight_after_cast=True)
+    return x, normed * (1 + scale) + shift

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stentor.layers.conv import StreamingState
+from stentor.layers.conv import StreamingState, join_state, split_state, state_size
 from stentor.layers.rng import normal
-from stentor.layers.types import Launch, State, eager
+from stentor.layers.types import Column, Launch, State, eager
 from stentor.models.base import Emit, Hidden, KVView, Prompted, PromptRows, Rows
 from stentor.models.lora import AdapterSlots
 from stentor.models.vibevoice.codec import Decoder, Encoder
@@ -25,10 +25,10 @@ from stentor.models.vibevoice.spec import make_spec
 
 AUDIO = 0
 """Number among the choices of the token that makes a latent."""
-IN_LOOP = "loop."
-HEARD = "heard."
-"""Prefixes of the names of columns: state of the decoder in the loop, and of the semantic
-encoder behind it."""
+IN_LOOP = "decoder_in_loop"
+SPOKEN = "semantic_encoder"
+"""Columns: states of the decoder in the loop and of the semantic encoder behind it, each as one
+tensor, since a row of a column is a launch."""
 LOUDNESS = 10 ** (-25 / 20)
 EPS = 1e-6
 """Root mean square to which a recording is scaled, as the original does."""
@@ -55,12 +55,11 @@ class VibeVoiceDialogue(Prompted):
         self.audio = prompts.tokens.audio
         self.latent = c.head.latent
         columns = dict(adapters.columns)
-        for prefix, half in (
+        for name, half in (
             (IN_LOOP, decoder),
-            (HEARD, self.semantic),
+            (SPOKEN, self.semantic),
         ):
-            for name, column in half.columns.items():
-                columns[prefix + name] = column
+            columns[name] = Column((state_size(half.columns),), half.dtype)
         dtype = net.choices.dtype
         self.spec = make_spec(c, dtype, MARKS, columns)
         device = net.choices.device
@@ -141,22 +140,16 @@ class VibeVoiceDialogue(Prompted):
     def _encode_audio(self, latent: Tensor, rows: Rows) -> tuple[Tensor, State]:
         """Encode the audio of latents [B, latent], unclipped. Return [B, semantic] float32, and the
         state of the codec behind them."""
-        decoding = self._state(rows, IN_LOOP, self.codec)
-        encoding = self._state(rows, HEARD, self.semantic)
+        decoding = StreamingState(split_state(rows[IN_LOOP], self.codec.columns))
+        encoding = StreamingState(split_state(rows[SPOKEN], self.semantic.columns))
         samples = self.codec.samples(latent[:, None], decoding)
         waves = samples[:, None].to(self.semantic.dtype)
         encoded = self.semantic.run(waves, encoding)
-        state = {}
-        for prefix, part in (
-            (IN_LOOP, decoding),
-            (HEARD, encoding),
-        ):
-            for name, value in part.new.items():
-                state[prefix + name] = value
+        state = {
+            IN_LOOP: join_state(decoding.new, self.codec.columns),
+            SPOKEN: join_state(encoding.new, self.semantic.columns),
+        }
         return encoded[:, :, 0].float(), state
-
-    def _state(self, rows: Rows, prefix: str, half: Decoder | Encoder) -> StreamingState:
-        return StreamingState({name: rows[prefix + name] for name in half.columns})
 
     def normals(self, rows: Rows, u: Tensor) -> Tensor:
         """Noise [B, latent] float32 of uniforms u [B, latent]."""

@@ -7,8 +7,10 @@ import math
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from stentor import kernels
 from stentor.models.vibevoice.config import MAX_EVALUATIONS, TRAINING_STEPS
 from stentor.models.vibevoice.diffusion import DiffusionHead
 
@@ -96,6 +98,8 @@ def solve(
     holds no text. guidance, steps: [B]. num_evals: steps of the row that has most.
     """
     conditions = head.cond_proj(torch.cat((hidden, without_text)))
+    if kernels.enabled(kernels.Kernel.FLOW, conditions):
+        return _solve_fused(head, table, conditions, guidance, steps, noise, num_evals)
     dtype = conditions.dtype
     times = head.times[steps]
     numbers = table[:, steps, :, None]
@@ -104,10 +108,8 @@ def solve(
     before = torch.zeros_like(z)
     for i in range(num_evals):
         alpha, sigma, keep, add, slope = numbers[:, :, i]
-        both = head.velocity(
-            z.to(dtype).repeat(2, 1),
-            conditions + times[:, i].repeat(2, 1),
-        )
+        condition = conditions + times[:, i].repeat(2, 1)
+        both = head.velocity(z.to(dtype).repeat(2, 1), F.silu(condition))
         guided, free = both.to(z.dtype).chunk(2)
         v = free + guidance * (guided - free)
         clean = alpha * z - sigma * v
@@ -116,3 +118,24 @@ def solve(
         z = z.to(dtype).to(z.dtype)
         before = clean
     return z.float()
+
+
+def _solve_fused(
+    head: DiffusionHead,
+    table: Tensor,
+    conditions: Tensor,
+    guidance: Tensor,
+    steps: Tensor,
+    noise: Tensor,
+    num_evals: int,
+) -> Tensor:
+    from stentor.models.vibevoice.kernels import active_conditions, solver_step
+
+    z = noise.float().contiguous()
+    noisy = z.to(conditions.dtype).repeat(2, 1)
+    clean = None
+    for i in range(num_evals):
+        active = active_conditions(conditions, head.times, steps, i)
+        velocity = head.velocity(noisy, active)
+        z, noisy, clean = solver_step(z, velocity, clean, guidance, table, steps, i)
+    return z
