@@ -66,9 +66,12 @@ class Attention(nn.Module):
 
     def heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v [..., heads of each, head_dim], views of the output of `qkv_proj`."""
-        parts = torch.split(qkv, list(self.widths), dim=-1)
-        q, k, v = (part.view(*part.shape[:-1], -1, self.head_dim) for part in parts)
-        return q, k, v
+        q, k, v = torch.split(qkv, list(self.widths), dim=-1)
+        return self._by_head(q), self._by_head(k), self._by_head(v)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        # a piece of a prompt may have no token for a stack: a view by -1 would be ambiguous
+        return x.view(*x.shape[:-1], x.shape[-1] // self.head_dim, self.head_dim)
 
     def norm_rope(self, positions: RopePositions | None, first_query: int = 0) -> NormRope:
         """The head norms of this layer, with the RoPE of the tokens."""

@@ -53,3 +53,16 @@ def test_without_positions_a_sequence_starts_at_0():
     rope = Rope(angles(4, 16, 1e4), torch.float32, interleaved=False, in_float32=False)
     x = torch.randn(2, 5, 8)
     torch.testing.assert_close(stack(x, causal, rope), stack(x, causal, rope, torch.arange(5)))
+
+
+def test_no_tokens_have_no_states():
+    stack = Stack(
+        StackConfig(hidden=8, ffn=12, layers=2, heads=2, kv_heads=1, head_dim=4, eps=1e-6)
+    )
+
+    def attend(layer, q, k, v, norm_rope):
+        assert q.shape == (0, 2, 4)
+        assert k.shape == v.shape == (0, 1, 4)
+        return q
+
+    assert stack(torch.randn(0, 8), attend).shape == (0, 8)
