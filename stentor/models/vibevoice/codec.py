@@ -29,6 +29,8 @@ from stentor.models.vibevoice.config import DecoderConfig, EncoderConfig
 KERNEL = 7
 FFN = 4
 """Width of a block's feed-forward, in channels."""
+MANY_WEIGHTS = 2**22
+"""Weights of a convolution that the library multiplies."""
 
 
 class FeedForward(nn.Module):
@@ -109,6 +111,48 @@ class CodecBlock(nn.Module):
         )
 
 
+def resample(conv: nn.Module, x: Tensor, state: StreamingState) -> Tensor:
+    """`convolve` of x [B, C, n] by a resampling convolution.
+
+    One with many weights has few steps, for which the convolution kernel has too few CTAs: there
+    the library's products read the weights at four times the rate. They depend on the number of
+    rows.
+    """
+    assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
+    has_product = isinstance(conv, CausalConvTranspose1d) or conv.reads_rows
+    is_wide = has_product and conv.weight.numel() >= MANY_WEIGHTS
+    if not is_wide or kernels.is_batch_invariant() or not kernels.conv_kernels_enabled(x):
+        return convolve(conv, x, state)
+    steps = x.transpose(1, 2)
+    steps, state.new[conv.key] = kernels.conv1d.concat_history(
+        steps, state.old[conv.key], conv.tail, None, keep=True, ahead=state.steps_ahead(x.shape[2])
+    )
+    if isinstance(conv, CausalConvTranspose1d):
+        return _upsampled(conv, steps).transpose(1, 2)
+    return _downsampled(conv, steps).transpose(1, 2)
+
+
+def _upsampled(conv: CausalConvTranspose1d, x: Tensor) -> Tensor:
+    """The transposed convolution of x [B, 1 + n, C], as products of a step and of the one before
+    it: [B, n * stride, C']."""
+    assert conv.bias is not None
+    by_tap = conv.weight.permute(2, 1, 0)
+    present = by_tap[: conv.stride].flatten(0, 1).T
+    before = by_tap[conv.stride :].flatten(0, 1).T
+    count = x.shape[1] - 1
+    y = torch.addmm(conv.bias.repeat(conv.stride), x[:, 1:].flatten(0, 1), present)
+    y.addmm_(x[:, :-1].flatten(0, 1), before)
+    return y.view(len(x), count * conv.stride, -1)
+
+
+def _downsampled(conv: CausalConv1d, x: Tensor) -> Tensor:
+    """The strided convolution of x [B, tail + n, C], whose taps are one row: [B, n / stride, C']."""
+    _, channels, taps = conv.weight.shape
+    rows = x.flatten(1).unfold(1, taps * channels, conv.stride * channels)
+    weight = conv.weight.transpose(1, 2).flatten(1)
+    return F.linear(rows, weight, conv.bias)
+
+
 class CodecHalf(nn.Module):
     """Stages of blocks, each behind a resampling convolution, and a convolution behind them all.
     `process_weights_after_loading` must follow the loading."""
@@ -151,7 +195,7 @@ class CodecHalf(nn.Module):
     ) -> Tensor:
         """x [B, C, n] after all stages, whose resampling convolutions these are."""
         for resampler, stage in zip(resamplers, self.stages, strict=True):
-            x = convolve(resampler, x, state)
+            x = resample(resampler, x, state)
             for block in stage.children():
                 x = block(x, state)
         return convolve(self.head, x, state)

@@ -15,12 +15,11 @@ from stentor.kernels.conv1d import clamp_cast
 from stentor.kernels.norm_rope import normed
 from stentor.kernels.pdl import PDL_LAUNCH, pdl_wait
 
-MAX_FUSED_WIDTH = 256
-"""Channels of a feed-forward whose rows a CTA holds whole. In wider ones the products take the
-time."""
-ELEMENTS = 4096  # of the inputs of a CTA that mixes steps
-FFN_ROWS = 64  # of a CTA that runs a feed-forward
-FFN_HIDDEN = 64  # hidden channels that it has at a time
+MAX_FUSED_WIDTH = 128
+"""Channels of a feed-forward whose rows a CTA holds whole. In wider ones each CTA would read too
+many weights."""
+ELEMENTS = 2048  # of the inputs of a CTA that mixes steps
+MANY_ROWS = 16_384  # fill a GPU with CTAs of any size
 Norm = tuple[Tensor, float, bool]
 """Arguments of `layers.norm.RMSNorm.kernel_args`."""
 
@@ -160,10 +159,15 @@ def feed_forward(
     out = torch.empty(len(rows), channels, dtype=x.dtype, device=x.device)
     hidden = len(up)
     scale, eps, cast_first = norm
-    _feed_forward_kernel[(triton.cdiv(len(rows), FFN_ROWS),)](
+    if len(rows) < MANY_ROWS:
+        block_m = 16
+        block_h = min(128, hidden)
+    else:
+        block_m = 64
+        block_h = min(64, hidden)
+    _feed_forward_kernel[(triton.cdiv(len(rows), block_m),)](
         rows, scale, up, up_bias, down, down_bias, out, len(rows), rows.stride(0), eps,
-        CAST_FIRST=cast_first, HIDDEN=hidden, BLOCK_M=FFN_ROWS, BLOCK_H=min(FFN_HIDDEN, hidden), C=channels,
-        num_warps=4 if channels < MAX_FUSED_WIDTH else 8, num_stages=2,
+        CAST_FIRST=cast_first, HIDDEN=hidden, BLOCK_M=block_m, BLOCK_H=block_h, C=channels, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out.view(x.shape)
 

@@ -8,8 +8,15 @@ from torch import Tensor, nn
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import switches
-from stentor.layers.conv import StreamingState, cast_codec, state_columns
+from stentor.layers.conv import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    StreamingState,
+    cast_codec,
+    state_columns,
+)
 from stentor.models.dummy import random_init
+from stentor.models.vibevoice import codec
 from stentor.models.vibevoice.codec import CodecBlock
 from stentor.models.vibevoice.config import HeadConfig
 from stentor.models.vibevoice.diffusion import DiffusionHead, add_modulated_norm
@@ -115,3 +122,35 @@ def test_a_solver_with_kernels_equals_one_without(dtype, without_kernels):
     plain = solve(*arguments)
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     assert (fused - plain).abs().max() <= tolerance * plain.abs().max()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("chunks", [(12,), (2, 4, 6)])
+@pytest.mark.parametrize("kind", ["up", "down"])
+def test_a_wide_convolution_by_products_equals_one_by_its_kernel(kind, chunks, monkeypatch):
+    with torch.device(DEVICE):
+        if kind == "up":
+            conv: nn.Module = CausalConvTranspose1d(24, 12, 3)
+        else:
+            conv = CausalConv1d(24, 12, 4, stride=2, left=2)
+    random_init(conv, 0)
+    conv.bias.data = random(12)
+    parts = nn.ModuleDict({"conv": conv})
+    cast_codec(parts, torch.float16)
+    columns = state_columns(parts)
+    x = random(2, 24, 12).half()
+    results = []
+    for most in (2**22, 0):
+        monkeypatch.setattr(codec, "MANY_WEIGHTS", most)
+        state = {
+            name: torch.zeros(2, *column.shape, dtype=torch.float16, device=DEVICE)
+            for name, column in columns.items()
+        }
+        outputs = []
+        for part in x.split(chunks, dim=2):
+            streaming = StreamingState(state)
+            outputs.append(codec.resample(conv, part, streaming))
+            state = streaming.new
+        results.append(torch.cat(outputs, dim=2).float())
+    by_kernel, by_products = results
+    assert (by_products - by_kernel).norm() / by_kernel.norm() < 1e-3
