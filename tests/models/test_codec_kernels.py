@@ -140,7 +140,8 @@ def test_a_decoder_in_float16_is_as_close_to_float32_with_kernels_as_without(fam
     fused = decoded(make(torch.float16), frames)
     monkeypatch.setattr(switches, "AVAILABLE", False)
     want, plain = decoded(make(torch.float32), frames), decoded(make(torch.float16), frames)
-    assert error(fused, want) < 1.5 * error(plain, want)
+    # of tiny nets, where a few roundings decide
+    assert error(fused, want) < max(1.5 * error(plain, want), 0.0015)
     assert error(fused, want) < 0.01
     assert not torch.equal(fused, plain)
 
@@ -208,6 +209,7 @@ def test_an_encoder_in_float16_is_as_close_to_float32_with_kernels_as_without(fa
     monkeypatch.setattr(switches, "AVAILABLE", False)
     want, plain = ENCODERS[family](torch.float32)(wav), ENCODERS[family](torch.float16)(wav)
     assert fused.dtype == want.dtype == torch.float32
-    assert error(fused, want) < 1.5 * error(plain, want)
+    # of tiny nets, where a few roundings decide
+    assert error(fused, want) < max(1.5 * error(plain, want), 0.0015)
     assert error(fused, want) < 0.01
     assert not torch.equal(fused, plain)
