@@ -49,8 +49,8 @@ FULL = sum(RAMP) * 2  # frames after which every chunk has its full length
 class InstantDevice(Device):
     """A CPU to which samples need not be copied: a GPU copies them by itself."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__("cpu")
+    def __init__(self, name: str, *settings: Any) -> None:
+        super().__init__("cpu", *settings)
 
     def download(self, value: torch.Tensor) -> torch.Tensor:
         return value if value.is_floating_point() else value.clone()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.engine import schedule_sim
+from benchmarks.engine import host_overhead, schedule_sim
 from stentor.config import Policy
 from stentor.engine.scheduling.chunks import RAMP
 
@@ -15,3 +15,10 @@ def test_the_engine_speaks_on_the_simulated_device() -> None:
     assert (found["requests"], found["prefills"]) == (1, 1)
     assert frames == round(schedule_sim.SECONDS * tts.spec.sample_rate / tts.spec.hop)
     assert min(busy.values()) > 0
+
+
+def test_the_host_work_of_steps_is_measured_without_a_device() -> None:
+    measured = host_overhead.measure("voxcpm2", 2, 30.0, None)
+    assert measured["rows"] == 2
+    assert measured["steps"] > 50
+    assert 0 < measured["without_audio_median_ms"] <= measured["p99_ms"]
