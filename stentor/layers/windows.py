@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor.layers.conv import StreamingState, join_state, split_state, state_size
-from stentor.layers.types import Column, Launch
+from stentor.layers.types import Column, Launch, State
 
 COLUMNS = (1024, 768, 512, 256, 128, 64)
 """Output columns of a window, largest first. The last one of a recording is the smallest that holds
@@ -63,13 +63,15 @@ class Windows:
         return columns.transpose(1, 2)  # as the kernels read it
 
     def _window(self, x: Tensor, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.columns:
-            y = self.run(x, StreamingState({}), count)
-            return y.transpose(1, 2), state
-        parts = split_state(state, self.columns)
-        streaming = StreamingState({name: part.contiguous() for name, part in parts.items()})
+        old: State = {}
+        for name, part in split_state(state, self.columns).items():
+            old[name] = part.contiguous()
+        streaming = StreamingState(old)
         y = self.run(x, streaming, count)
-        return y.transpose(1, 2), join_state(streaming.new, self.columns)
+        columns = y.transpose(1, 2)
+        if not self.columns:
+            return columns, state
+        return columns, join_state(streaming.new, self.columns)
 
 
 def window_sizes(count: int, hop: int, most: int) -> list[int]:

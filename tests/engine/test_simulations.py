@@ -18,7 +18,7 @@ def test_the_engine_speaks_on_the_simulated_device() -> None:
 
 
 def test_the_host_work_of_steps_is_measured_without_a_device() -> None:
-    measured = host_overhead.measure("voxcpm2", 2, 30.0, None)
+    measured = host_overhead.measure("qwen3-tts-1.7b-customvoice", 2, 30.0, None)
     assert measured["rows"] == 2
     assert measured["steps"] > 50
     assert 0 < measured["without_audio_median_ms"] <= measured["p99_ms"]

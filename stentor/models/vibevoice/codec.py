@@ -146,7 +146,8 @@ def _upsampled(conv: CausalConvTranspose1d, x: Tensor) -> Tensor:
 
 
 def _downsampled(conv: CausalConv1d, x: Tensor) -> Tensor:
-    """The strided convolution of x [B, tail + n, C], whose taps are one row: [B, n / stride, C']."""
+    """The strided convolution of x [B, tail + n, C], whose taps are one row: [B, n / stride,
+    C']."""
     _, channels, taps = conv.weight.shape
     rows = x.flatten(1).unfold(1, taps * channels, conv.stride * channels)
     weight = conv.weight.transpose(1, 2).flatten(1)

@@ -65,11 +65,11 @@ def _mix_kernel(
         place = entry + num_steps
         if HAS_AHEAD:
             place -= tl.load(ahead_ptr + batch).to(tl.int32)
-        kept = entry < tail
+        is_entry = entry < tail
         last = _normed_steps(
-            x_ptr, past_ptr, norm, place, tail, kept, offs_c, stride_xt, stride_pt, C, eps, CAST_FIRST
+            x_ptr, past_ptr, norm, place, tail, is_entry, offs_c, stride_xt, stride_pt, C, eps, CAST_FIRST
         )  # fmt: skip
-        tl.store(last_ptr + (batch * tail + entry) * C + offs_c, last, kept)
+        tl.store(last_ptr + (batch * tail + entry) * C + offs_c, last, is_entry)
 
 
 def mix(
