@@ -9,7 +9,7 @@ The parts of K decide the order of the sums, so a product has the same number of
 of parts is timed at 1, 64 and 256 rows, each with the most promising tiles, in CUDA graphs over so many copies of the
 weights that none is in the cache. The parts with the least sum of the three ratios to the default stay. Then tiles
 with as many parts are timed for other numbers of rows. `default` is what serves these rows otherwise, norm, gate and
-addition included, and `triton` the product alone by Triton. A shape of several stacks has one record, of the
+addition included, and `triton` the product alone. A shape of several stacks has one record, of the
 one that was timed last.
 
 Predicted for an H200, us of a launch at 1 and 64 rows, default in brackets: depth qkv 3.4 (3.2) and 4.6 (4.6), o 2.8
