@@ -26,9 +26,19 @@ Norm = tuple[Tensor, float, bool]
 
 @triton.jit
 def _normed_steps(
-    x_ptr, past_ptr, weight, place, tail, mask, offs_c, stride_xt, stride_pt, size, eps,
+    x_ptr,
+    past_ptr,
+    weight,
+    place,
+    tail,
+    mask,
+    offs_c,
+    stride_xt,
+    stride_pt,
+    size,
+    eps,
     CAST_FIRST: tl.constexpr,
-):  # fmt: skip
+):
     """Steps [M, C] at `place` [M, 1] of the history and the normed inputs behind it."""
     inputs = tl.load(x_ptr + (place - tail) * stride_xt + offs_c, mask & (place >= tail), 0.0)
     y = normed(inputs, weight, size, eps, 1, CAST_FIRST)
@@ -38,11 +48,29 @@ def _normed_steps(
 
 @triton.jit(do_not_specialize=["num_steps"])
 def _mix_kernel(
-    x_ptr, past_ptr, ahead_ptr, norm_ptr, weight_ptr, bias_ptr, out_ptr, last_ptr, num_steps, stride_xb, stride_xt,
-    stride_pb, stride_pt, stride_tap, eps,
-    HAS_AHEAD: tl.constexpr, STORE_LAST: tl.constexpr, CAST_FIRST: tl.constexpr, TAPS: tl.constexpr,
-    TAIL_BLOCK: tl.constexpr, BLOCK_T: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    past_ptr,
+    ahead_ptr,
+    norm_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    last_ptr,
+    num_steps,
+    stride_xb,
+    stride_xt,
+    stride_pb,
+    stride_pt,
+    stride_tap,
+    eps,
+    HAS_AHEAD: tl.constexpr,
+    STORE_LAST: tl.constexpr,
+    CAST_FIRST: tl.constexpr,
+    TAPS: tl.constexpr,
+    TAIL_BLOCK: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    C: tl.constexpr,
+):
     batch = tl.program_id(1).to(tl.int64)
     tail: tl.constexpr = TAPS - 1
     offs_c = tl.arange(0, C)[None, :]
@@ -54,8 +82,19 @@ def _mix_kernel(
     acc = tl.zeros((BLOCK_T, C), tl.float32)
     for tap in tl.static_range(TAPS):
         y = _normed_steps(
-            x_ptr, past_ptr, norm, step + tap, tail, mask, offs_c, stride_xt, stride_pt, C, eps, CAST_FIRST
-        )  # fmt: skip
+            x_ptr,
+            past_ptr,
+            norm,
+            step + tap,
+            tail,
+            mask,
+            offs_c,
+            stride_xt,
+            stride_pt,
+            C,
+            eps,
+            CAST_FIRST,
+        )
         acc += y.to(tl.float32) * tl.load(weight_ptr + tap * stride_tap + offs_c).to(tl.float32)
     acc += tl.load(bias_ptr + offs_c).to(tl.float32)
     acc += tl.load(x_ptr + step * stride_xt + offs_c, mask, 0.0).to(tl.float32)
@@ -67,8 +106,19 @@ def _mix_kernel(
             place -= tl.load(ahead_ptr + batch).to(tl.int32)
         is_entry = entry < tail
         last = _normed_steps(
-            x_ptr, past_ptr, norm, place, tail, is_entry, offs_c, stride_xt, stride_pt, C, eps, CAST_FIRST
-        )  # fmt: skip
+            x_ptr,
+            past_ptr,
+            norm,
+            place,
+            tail,
+            is_entry,
+            offs_c,
+            stride_xt,
+            stride_pt,
+            C,
+            eps,
+            CAST_FIRST,
+        )
         tl.store(last_ptr + (batch * tail + entry) * C + offs_c, last, is_entry)
 
 
@@ -100,11 +150,30 @@ def mix(
     scale, eps, cast_first = norm
     block = max(1, ELEMENTS // channels)
     _mix_kernel[(triton.cdiv(count, block), batch)](
-        x, past, x if ahead is None else ahead, scale, weight, bias, out, last, count, x.stride(0), x.stride(1),
-        past.stride(0), past.stride(1), weight.stride(2), eps,
-        HAS_AHEAD=ahead is not None, STORE_LAST=stores, CAST_FIRST=cast_first, TAPS=taps,
-        TAIL_BLOCK=triton.next_power_of_2(taps - 1), BLOCK_T=block, C=channels, num_warps=4,
-    )  # fmt: skip
+        x,
+        past,
+        x if ahead is None else ahead,
+        scale,
+        weight,
+        bias,
+        out,
+        last,
+        count,
+        x.stride(0),
+        x.stride(1),
+        past.stride(0),
+        past.stride(1),
+        weight.stride(2),
+        eps,
+        HAS_AHEAD=ahead is not None,
+        STORE_LAST=stores,
+        CAST_FIRST=cast_first,
+        TAPS=taps,
+        TAIL_BLOCK=triton.next_power_of_2(taps - 1),
+        BLOCK_T=block,
+        C=channels,
+        num_warps=4,
+    )
     return out, last
 
 
@@ -116,9 +185,22 @@ def _gelu(x):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _feed_forward_kernel(
-    x_ptr, norm_ptr, up_ptr, up_bias_ptr, down_ptr, down_bias_ptr, out_ptr, num_rows, stride_x, eps,
-    CAST_FIRST: tl.constexpr, HIDDEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_H: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    norm_ptr,
+    up_ptr,
+    up_bias_ptr,
+    down_ptr,
+    down_bias_ptr,
+    out_ptr,
+    num_rows,
+    stride_x,
+    eps,
+    CAST_FIRST: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    C: tl.constexpr,
+):
     offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     offs_c = tl.arange(0, C)
     offs_h = tl.arange(0, BLOCK_H)
@@ -166,17 +248,45 @@ def feed_forward(
         block_m = 64
         block_h = min(64, hidden)
     _feed_forward_kernel[(triton.cdiv(len(rows), block_m),)](
-        rows, scale, up, up_bias, down, down_bias, out, len(rows), rows.stride(0), eps,
-        CAST_FIRST=cast_first, HIDDEN=hidden, BLOCK_M=block_m, BLOCK_H=block_h, C=channels, num_warps=4, num_stages=2,
-    )  # fmt: skip
+        rows,
+        scale,
+        up,
+        up_bias,
+        down,
+        down_bias,
+        out,
+        len(rows),
+        rows.stride(0),
+        eps,
+        CAST_FIRST=cast_first,
+        HIDDEN=hidden,
+        BLOCK_M=block_m,
+        BLOCK_H=block_h,
+        C=channels,
+        num_warps=4,
+        num_stages=2,
+    )
     return out.view(x.shape)
 
 
 @triton.jit
 def _add_modulated_norm_kernel(
-    x_ptr, delta_ptr, gate_ptr, norm_ptr, scale_ptr, shift_ptr, sum_ptr, out_ptr, stride_modulation, size, eps,
-    HAS_DELTA: tl.constexpr, HAS_NORM: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    delta_ptr,
+    gate_ptr,
+    norm_ptr,
+    scale_ptr,
+    shift_ptr,
+    sum_ptr,
+    out_ptr,
+    stride_modulation,
+    size,
+    eps,
+    HAS_DELTA: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    USE_PDL: tl.constexpr,
+):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, BLOCK)
@@ -216,19 +326,40 @@ def add_modulated_norm(
     out = torch.empty_like(x)
     total = x if delta is None else torch.empty_like(x)
     _add_modulated_norm_kernel[(rows,)](
-        x, x if delta is None else delta, scale if gate is None else gate, x if weight is None else weight, scale, shift,
-        total, out, scale.stride(0), size, eps,
-        HAS_DELTA=delta is not None, HAS_NORM=weight is not None, BLOCK=triton.next_power_of_2(size), num_warps=4,
+        x,
+        x if delta is None else delta,
+        scale if gate is None else gate,
+        x if weight is None else weight,
+        scale,
+        shift,
+        total,
+        out,
+        scale.stride(0),
+        size,
+        eps,
+        HAS_DELTA=delta is not None,
+        HAS_NORM=weight is not None,
+        BLOCK=triton.next_power_of_2(size),
+        num_warps=4,
         **PDL_LAUNCH,
-    )  # fmt: skip
+    )
     return total, out
 
 
 @triton.jit(do_not_specialize=["step"])
 def _condition_kernel(
-    condition_ptr, times_ptr, steps_ptr, out_ptr, rows, step, stride_number, stride_step, size,
-    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
+    condition_ptr,
+    times_ptr,
+    steps_ptr,
+    out_ptr,
+    rows,
+    step,
+    stride_number,
+    stride_step,
+    size,
+    BLOCK: tl.constexpr,
+    USE_PDL: tl.constexpr,
+):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, BLOCK)
@@ -249,18 +380,42 @@ def active_conditions(conditions: Tensor, times: Tensor, steps: Tensor, step: in
     branches, size = conditions.shape
     out = torch.empty_like(conditions)
     _condition_kernel[(branches,)](
-        conditions, times, steps, out, len(steps), step, times.stride(0), times.stride(1), size,
-        BLOCK=triton.next_power_of_2(size), num_warps=4, **PDL_LAUNCH,
-    )  # fmt: skip
+        conditions,
+        times,
+        steps,
+        out,
+        len(steps),
+        step,
+        times.stride(0),
+        times.stride(1),
+        size,
+        BLOCK=triton.next_power_of_2(size),
+        num_warps=4,
+        **PDL_LAUNCH,
+    )
     return out
 
 
 @triton.jit(do_not_specialize=["step"])
 def _solver_kernel(
-    z_ptr, velocity_ptr, clean_ptr, guidance_ptr, table_ptr, steps_ptr, z_out_ptr, noisy_ptr, clean_out_ptr, rows,
-    step, stride_part, stride_number, size,
-    FIRST: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
+    z_ptr,
+    velocity_ptr,
+    clean_ptr,
+    guidance_ptr,
+    table_ptr,
+    steps_ptr,
+    z_out_ptr,
+    noisy_ptr,
+    clean_out_ptr,
+    rows,
+    step,
+    stride_part,
+    stride_number,
+    size,
+    FIRST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    USE_PDL: tl.constexpr,
+):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, BLOCK)
@@ -308,8 +463,23 @@ def solver_step(
     noisy = torch.empty_like(velocity)
     clean = torch.empty_like(z)
     _solver_kernel[(rows,)](
-        z, velocity, z if before is None else before, guidance, table, steps, z_out, noisy, clean, rows, step,
-        table.stride(0), table.stride(1), size,
-        FIRST=before is None, BLOCK=triton.next_power_of_2(size), num_warps=1, **PDL_LAUNCH,
-    )  # fmt: skip
+        z,
+        velocity,
+        z if before is None else before,
+        guidance,
+        table,
+        steps,
+        z_out,
+        noisy,
+        clean,
+        rows,
+        step,
+        table.stride(0),
+        table.stride(1),
+        size,
+        FIRST=before is None,
+        BLOCK=triton.next_power_of_2(size),
+        num_warps=1,
+        **PDL_LAUNCH,
+    )
     return z_out, noisy, clean
