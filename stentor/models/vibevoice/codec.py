@@ -89,7 +89,6 @@ class CodecBlock(nn.Module):
         return out.transpose(1, 2)
 
     def _fused(self, x: Tensor, state: StreamingState | None) -> Tensor:
-        """The same of x [B, n, C] by kernels."""
         from stentor.models.vibevoice.kernels import MAX_FUSED_WIDTH, feed_forward, mix
 
         mixer = self.mixer
