@@ -73,6 +73,12 @@ def wait_for_engines(place: Place, count: int) -> None:
     wait(ready)
 
 
+def gpu_lines(place: Place) -> list[str]:
+    """Lines of a server's log on how its engines share their GPUs, and on their memory."""
+    log = place.log.read_text(encoding="utf-8", errors="replace")
+    return [line for line in log.splitlines() if " GPU: " in line or " slots " in line]
+
+
 def loads(run: Run, places: dict[str, Place]) -> None:
     """Each server in turns, with each number of streams."""
     devices = {"one": 1, "several": len(run.args.devices)}
@@ -132,6 +138,7 @@ def main() -> int:
         for label, place in places.items():
             wait_for_engines(place, counts[label])
             run.note("all_engines_ready_s", label, value=round(time.monotonic() - run.began, 1))
+            run.note("log", label, value=gpu_lines(place))
         if "loads" in run.args.parts:
             run.part("loads", LOAD_S, loads, places)
         if "killed" in run.args.parts and "several" in places:
