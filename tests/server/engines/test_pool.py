@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,7 @@ from tests.helpers import adapters
 from tests.helpers.descendants import engines, kill
 from tests.helpers.local_engine import configured, local_engine
 from tests.helpers.server_live import Live, pcm, serving, tone_wav, until
-from tests.server.test_api_processes import LONGEST, SPEECH, Processes, frames, several
+from tests.server.test_api_processes import ASK, LONGEST, SPEECH, Processes, frames, several
 
 HEALTH = Health(
     alive=True,
@@ -45,6 +46,9 @@ HEALTH = Health(
     codec_states=CacheCounts(1, 2, 3, 4.0),
     gpu_bytes=100,
 )
+
+
+SOON = 0.05  # seconds of --idle-unload-seconds
 
 
 # -- which engine a request goes to
@@ -380,6 +384,22 @@ def test_an_engine_that_is_killed_ends_its_own_streams_and_comes_back(server: Pr
         assert server.engine(pid)["restarts"] == 1
         assert {server.speech(pid, frames(5)) for _ in range(2)} == {want}
     assert server.metric(first, "engine_prefills_total") > prefills  # counters never go back
+
+
+def test_an_idle_model_unloads_each_engine_and_a_request_loads_all_of_them(tmp_path: Path) -> None:
+    with serving(tmp_path, device=("cpu", "cpu"), idle_unload_seconds=SOON, warmup=False) as live:
+        (host,) = live.server.hosts.all
+
+        def phases() -> set[str]:
+            return {engine.phase for engine in host.engines}
+
+        for _ in range(3):
+            assert until(lambda: phases() == {"unloaded"})
+            assert live.http.get("/ready").status_code == 200
+            loads = host.residency.loads
+            assert live.speech(**ASK).status_code == 200
+            assert until(lambda loads=loads: host.residency.loads >= loads + 2)
+        assert host.restarts == 0
 
 
 # -- adapters
