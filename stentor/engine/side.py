@@ -146,7 +146,8 @@ class CodecRunner(Protocol):
         ...
 
     def launch(self, jobs: list[AudioJob]) -> InFlightAudio:
-        """Start the call of one part."""
+        """Start one codec call for these chunks, one of the lists that `parts` returned. Does not
+        wait for the device."""
         ...
 
 

@@ -41,7 +41,7 @@ DType: TypeAlias = "str | torch.dtype"
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
-    """The dtype of torch that a spec means."""
+    """The torch dtype of a spec's `DType`."""
     import torch
 
     if isinstance(dtype, str):

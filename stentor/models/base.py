@@ -255,7 +255,7 @@ class Prompt:
 
     @property
     def has_voice(self) -> bool:
-        """Whether it holds a voice: latents of one, or its keys and values."""
+        """Whether the prompt contains a voice, as latents or as its attention keys and values."""
         return bool(len(self.frames) or self.num_given)
 
     @property

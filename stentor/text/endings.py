@@ -169,10 +169,11 @@ NOTHING = Around()
 
 
 def cuts(text: str, growing: bool = False, around: Around = NOTHING) -> Iterator[tuple[int, int]]:
-    """Positions after which a sentence has ended, and how many line ends follow where a paragraph
-    has.
+    """Positions [characters] after which a sentence has ended, each with the number of line breaks
+    behind it if a paragraph has ended there, else 0.
 
-    growing: more text follows. Nothing counts behind the first mark that it may decide.
+    growing: more text will follow. Positions behind the first mark whose meaning that text may
+    change are left out. around: the text before and after.
     """
     stops, certain = _stops(text, growing, around)
     breaks = [(m.start(), m[0].count("\n")) for m in _PARAGRAPH.finditer(text)]

@@ -175,7 +175,7 @@ def _statistics(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SpeakerEncoder(nn.Module):
-    """Log-mel frames [1, T, mels] -> speaker vector [1, dim], as it is (no normalisation)."""
+    """Log-mel frames [1, T, mels] -> speaker vector [1, dim], not normalised."""
 
     def __init__(self, c: SpeakerConfig) -> None:
         super().__init__()
