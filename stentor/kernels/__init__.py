@@ -22,6 +22,7 @@ from stentor.kernels.switches import batch_invariance_supported as batch_invaria
 from stentor.kernels.switches import batch_invariant as batch_invariant
 from stentor.kernels.switches import config_rows as config_rows
 from stentor.kernels.switches import conv_kernels_enabled as conv_kernels_enabled
+from stentor.kernels.switches import conv_kernels_supported as conv_kernels_supported
 from stentor.kernels.switches import enabled as enabled
 from stentor.kernels.switches import is_batch_invariant as is_batch_invariant
 from stentor.kernels.switches import paged_attention_supported as paged_attention_supported

@@ -258,17 +258,19 @@ def conv1d(
     dilation: int,
     snake: SnakeParams | None,
     residual: Tensor | None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """x [B, (k - 1) * dilation + T, C] with its history, weight [O, C or 1, k] laid out tap by tap
     -> [B, T, O].
 
-    The result is residual [B, T, O] + snake(convolution + bias), without what is None.
+    The result is residual [B, T, O] + snake(convolution + bias), without what is None. Its dtype is
+    that of x, unless another is asked for.
     """
     outputs, inputs, taps = weight.shape
     count = x.shape[1] - (taps - 1) * dilation
     if inputs == 1 and x.shape[2] == outputs > 1:
         return _launch_depthwise(x, weight, bias, dilation, snake, residual, count)
-    return _launch_conv(x, weight, bias, snake, residual, outputs, count, taps, 0, dilation)
+    return _launch_conv(x, weight, bias, snake, residual, outputs, count, taps, 0, dilation, dtype)
 
 
 def strided_conv1d(
@@ -344,13 +346,14 @@ def _launch_conv(
     taps: int,
     first: int,
     step: int,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     x, added = _channels_last(x), x if residual is None else _channels_last(residual)
     batch = len(x)
     channels = x.shape[2]
     width = weight.shape[0]
     assert weight.stride(1) == 1, "weights must be laid out by layers.conv.cast_codec"
-    out = torch.empty(batch, count, outputs, dtype=x.dtype, device=x.device)
+    out = torch.empty(batch, count, outputs, dtype=dtype or x.dtype, device=x.device)
     rows = batch * count
     c = conv_config(tile_rows(rows, FIXED_CONV_ROWS), outputs, channels, is_batch_invariant())
     alpha, gain = (x, x) if snake is None else snake

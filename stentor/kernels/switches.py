@@ -152,6 +152,11 @@ def linear_kernels(x: Tensor) -> frozenset[Kernel]:
     return NO_KERNELS
 
 
+def conv_kernels_supported(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether convolutions of a codec of this device and dtype will be kernels."""
+    return wants_channels_last(dtype) and _runs(Kernel.CONV1D, device)
+
+
 def slot_kernels_enabled(device: torch.device) -> bool:
     """Whether kernels gather and commit the rows of the slot table and make their random
     numbers."""

@@ -29,7 +29,7 @@ TOLERANCE = {
     torch.float32: 2e-5,
     torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2,
 }  # the interpreter truncates
-FAMILIES = ("cosyvoice3", "fish_s2", "vibevoice", "voxcpm2")
+FAMILIES = ("cosyvoice3", "fish_s2", "kokoro", "vibevoice", "voxcpm2")
 COSYVOICE = ("attention_kernels", "live_text_kernels")
 MORE = (
     "stentor.models.dots_tts.codec_kernels",

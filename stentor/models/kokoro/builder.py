@@ -44,7 +44,8 @@ def build(
     for module in net.modules():
         if isinstance(module, nn.LSTM):
             module.flatten_parameters()
-    _cast(net, codec_dtype(options, device, dtype))
+    cast_decoder(net, codec_dtype(options, device, dtype))
+    net.process_weights_after_loading()
     return Kokoro(net, _voices(source))
 
 
@@ -64,7 +65,7 @@ def _config(source: Source) -> KokoroConfig:
     return c
 
 
-def _cast(net: Network, dtype: torch.dtype) -> None:
+def cast_decoder(net: Network, dtype: torch.dtype) -> None:
     """Cast the decoder's convolutions."""
     for name, module in net.decoder.named_modules():
         if isinstance(module, nn.Conv1d | nn.ConvTranspose1d) and name not in FLOAT32:

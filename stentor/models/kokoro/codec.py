@@ -131,11 +131,7 @@ class Generator(nn.Module):
         """Magnitudes and phases [B, fft + 2, steps] of the source. Each row reflects at its own
         end."""
         c = self.c
-        half = c.fft // 2
-        place = torch.arange(-half, source.shape[1] + half, device=source.device).abs()
-        last = (lengths * c.upsampling - 1)[:, None]
-        place = torch.where(place > last, 2 * last - place, place).clamp(min=0)
-        rows = source.float().gather(1, place)
+        rows = source.float().gather(1, reflected_places(source, lengths, c))
         bins = torch.stft(
             rows,
             c.fft,
@@ -214,6 +210,15 @@ class Decoder(nn.Module):
             x = block(torch.cat((x, beside), dim=1), style, mask, doubled)
         samples: Tensor = self.generator(x, style, pitch, noise, 2 * lengths)
         return samples
+
+
+def reflected_places(source: Tensor, lengths: Tensor, c: GeneratorConfig) -> Tensor:
+    """Places [B, samples + fft] of the source with half a transform reflected at both ends of each
+    row, of `lengths` [B] steps of the pitch."""
+    half = c.fft // 2
+    place = torch.arange(-half, source.shape[1] + half, device=source.device).abs()
+    last = (lengths * c.upsampling - 1)[:, None]
+    return torch.where(place > last, 2 * last - place, place).clamp(min=0)
 
 
 def step_mask(

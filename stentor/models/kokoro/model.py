@@ -47,25 +47,22 @@ class Kokoro(Prompted):
         tokens = [torch.from_numpy(row.prompt.rows["token"]) for row in rows]
         speeds = [row.prompt.columns["speed"] for row in rows]
         factors = torch.tensor(speeds).to(self.net.device)
-        features = self.net.plan(tokens, self._styles(rows), factors)
-        plans = []
-        for row, feature in zip(rows, features, strict=True):
-            counts = feature.frames.cpu().numpy()
-            plans.append(planned(row.prompt, counts, tuple(feature)))
-        return plans
+        counts, features = self.net.plan(tokens, self._styles(rows), factors)
+        parts = zip(rows, counts, features, strict=True)
+        return [planned(row.prompt, frames, tuple(feature)) for row, frames, feature in parts]
 
     @torch.inference_mode()
     def speak(self, rows: Sequence[PieceRow]) -> list[np.ndarray]:
         features = []
-        counts = []
+        tokens = []
         for row in rows:
             assert row.planned is not None, "a row is planned before it is spoken"
             features.append(Features(*row.planned.features))
-            counts.append(len(row.planned.frames))
+            tokens.append(row.planned.frames)
+        counts = [len(row) for row in tokens]
         seeds = [row.seed for row in rows]
         noise = self.noise(seeds, max(counts))
-        styles = self._styles(rows)
-        samples = self.net.speak(features, torch.tensor(counts), styles, noise)
+        samples = self.net.speak(features, tokens, self._styles(rows), noise)
         audio = samples.clamp(-1.0, 1.0).cpu().numpy()
         hop = self.net.hop
         return [row[: count * hop] for row, count in zip(audio, counts, strict=True)]

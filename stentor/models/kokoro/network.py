@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from stentor.kernels import conv_kernels_supported
 from stentor.models.kokoro.codec import HARMONICS, Decoder, step_mask
 from stentor.models.kokoro.config import KokoroConfig
 from stentor.models.kokoro.language_model import LanguageModel
 from stentor.models.kokoro.prosody import Curves, Durations, TextEncoder
 
+if TYPE_CHECKING:
+    from stentor.models.kokoro import channels_last
+
 STEP = 16
-"""Frames of a call on a GPU are multiples: libraries keep plans by shape."""
+"""Frames of a call on a GPU are multiples: memory of a few sizes is used again."""
 
 
 class Features(NamedTuple):
-    """Features of a planned piece by token: frames [T], for pitch and energy [T, n], and for the
-    sound [T, hidden]."""
+    """Features of a planned piece by token: for pitch and energy [T, n], and for the sound
+    [T, hidden]."""
 
-    frames: Tensor
     prosody: Tensor
     text: Tensor
+
+
+class Fast(NamedTuple):
+    """The parts that run by kernels."""
+
+    text_encoder: channels_last.TextEncoder
+    curves: channels_last.Curves
+    decoder: channels_last.Decoder
 
 
 class Network(nn.Module):
@@ -36,6 +48,20 @@ class Network(nn.Module):
         self.curves = Curves(c)
         self.text_encoder = TextEncoder(c)
         self.decoder = Decoder(c)
+        self.fast: Fast | None = None
+
+    def process_weights_after_loading(self) -> None:
+        """Lay weights out for kernels, where those run: beside a decoder in 16 bits."""
+        weight = self.decoder.asr_res.weight
+        if not conv_kernels_supported(weight.device, weight.dtype):
+            return
+        from stentor.models.kokoro import channels_last
+
+        self.fast = Fast(
+            channels_last.TextEncoder(self.text_encoder),
+            channels_last.Curves(self.curves),
+            channels_last.Decoder(self.decoder),
+        )
 
     @property
     def device(self) -> torch.device:
@@ -46,8 +72,9 @@ class Network(nn.Module):
         tokens: list[Tensor],
         styles: Tensor,
         speeds: Tensor,
-    ) -> list[Features]:
-        """tokens: int64 [T] of each row. styles [B, 2 * style], speeds [B]."""
+    ) -> tuple[list[np.ndarray], list[Features]]:
+        """tokens: int64 [T] of each row. styles [B, 2 * style], speeds [B]. Frames of each token [T]
+        and features of each row."""
         lengths = torch.tensor([len(row) for row in tokens])
         padded = pad_sequence(tokens, batch_first=True).to(self.device)
         places = torch.arange(padded.shape[1])
@@ -57,32 +84,44 @@ class Network(nn.Module):
         x = self.bert_encoder(self.bert(padded, exists))
         style = styles[:, self.c.style :]
         prosody, frames = self.durations(x, style, speeds, lengths, mask)
-        text = self.text_encoder(padded, lengths, mask)
-        rows = zip(frames, prosody, text, map(len, tokens), strict=True)
-        return [Features(f[:n], p[:n], t[:n]) for f, p, t, n in rows]
+        if self.fast is None:
+            text = self.text_encoder(padded, lengths, mask)
+        else:
+            text = self.fast.text_encoder(padded, lengths, mask)
+        counts = frames.cpu().numpy()
+        numbers = [len(row) for row in tokens]
+        rows = zip(prosody, text, numbers, strict=True)
+        features = [Features(p[:n], t[:n]) for p, t, n in rows]
+        return [row[:n] for row, n in zip(counts, numbers, strict=True)], features
 
     def speak(
         self,
         rows: list[Features],
-        lengths: Tensor,
+        tokens: list[np.ndarray],
         styles: Tensor,
         noise: Tensor,
     ) -> Tensor:
         """Samples [B, n] of planned rows. What stands behind a row's end is not its audio.
 
-        lengths [B]: frames of each, on the host. noise [B, longest samples, HARMONICS].
+        tokens: place [frames] among its tokens of each frame of a row. noise [B, longest samples,
+        HARMONICS].
         """
-        frames = torch.stack([row.frames.sum() for row in rows])
+        lengths = torch.tensor([len(row) for row in tokens])
+        frames = lengths.to(self.device)
         count = noise.shape[1] // self.hop
-        prosody = _by_frame([row.prosody for row in rows], rows, count)
-        text = _by_frame([row.text for row in rows], rows, count).transpose(1, 2)
+        index = _index(tokens, [len(row.text) for row in rows], count).to(self.device)
+        prosody = _by_frame([row.prosody for row in rows], index)
+        text = _by_frame([row.text for row in rows], index)
+        style = styles[:, self.c.style :]
+        sound = styles[:, : self.c.style]
+        if self.fast is not None:
+            curves = self.fast.curves(prosody, style, lengths, frames)
+            return self.fast.decoder(text, curves, sound, noise, frames)
 
         mask = step_mask(frames, count, 1)
         doubled = step_mask(frames, count, 2)
-        style = styles[:, self.c.style :]
         pitch, energy = self.curves(prosody, style, lengths, mask, doubled)
-        text = text.to(self.decoder.asr_res.weight.dtype)
-        sound = styles[:, : self.c.style]
+        text = text.transpose(1, 2).to(self.decoder.asr_res.weight.dtype)
         samples: Tensor = self.decoder(text, pitch, energy, sound, noise, frames)
         return samples
 
@@ -98,16 +137,18 @@ class Network(nn.Module):
         return frames * self.hop, HARMONICS
 
 
-def _by_frame(
-    values: list[Tensor],
-    rows: list[Features],
-    count: int,
-) -> Tensor:
-    """Each token's values for each of its frames, padded: [B, count, n]."""
-    spread = [
-        value.repeat_interleave(row.frames, dim=0) for value, row in zip(values, rows, strict=True)
-    ]
-    padded = spread[0].new_zeros(len(rows), count, values[0].shape[-1])
-    for target, value in zip(padded, spread, strict=True):
-        target[: len(value)] = value
-    return padded
+def _index(tokens: list[np.ndarray], numbers: list[int], count: int) -> Tensor:
+    """Places [B, count] of each frame's token among those of all rows, which have `numbers` tokens.
+    Behind a row's end it is the place behind them all."""
+    index = np.full((len(tokens), count), sum(numbers))
+    first = 0
+    for row, places, number in zip(index, tokens, numbers, strict=True):
+        row[: len(places)] = places + first
+        first += number
+    return torch.from_numpy(index)
+
+
+def _by_frame(values: list[Tensor], index: Tensor) -> Tensor:
+    """Each token's values [T, n] for each of its frames, padded with zeros: [B, count, n]."""
+    behind = values[0].new_zeros(1, values[0].shape[1])
+    return torch.cat((*values, behind))[index]
