@@ -41,9 +41,13 @@ class PieceRow:
 class PieceModel(HostModel, Protocol):
     """A loaded family without steps. `spec.codec_timing` is a PieceTiming, which bounds the calls.
 
-    A row's result does not depend on the rows beside it. Both members may run in several threads
-    at once.
+    A row's result does not depend on the rows beside it. `plan` and `speak` may run in several
+    threads at once.
     """
+
+    def warm_up(self) -> None:
+        """Run what the first calls on a GPU would otherwise run cold."""
+        ...
 
     def plan(self, rows: Sequence[PieceRow]) -> list[Planned]:
         """Find which frames each row has."""

@@ -75,9 +75,10 @@ def test_pieces_of_similar_lengths_share_a_call():
 
 def test_calls_are_bounded_by_rows_and_by_padded_frames():
     lengths = [10, 10, 10, 10, 10, 12, 40]
-    assert similar(lengths, int, 3, 0) == [[10, 10, 10], [10, 10, 12], [40]]
-    assert similar(lengths, int, 9, 30) == [[10, 10, 10], [10, 10], [12], [40]]
-    assert similar([], int, 3, 0) == []
+    assert similar(lengths, int, 3, 0, 1.25) == [[10, 10, 10], [10, 10, 12], [40]]
+    assert similar(lengths, int, 9, 30, 1.25) == [[10, 10, 10], [10, 10], [12], [40]]
+    assert similar(lengths, int, 9, 0, 4.0) == [[10, 10, 10, 10, 10, 12, 40]]
+    assert similar([], int, 3, 0, 1.25) == []
 
 
 def test_the_first_piece_of_a_stream_goes_before_those_that_nobody_hears_yet():

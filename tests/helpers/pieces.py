@@ -53,6 +53,9 @@ class Letters(Prompted):
             codec_timing=timing,
         )
 
+    def warm_up(self) -> None:
+        """Nothing runs cold."""
+
     def plan(self, rows: Sequence[PieceRow]) -> list[Planned]:
         return [self._planned(row) for row in rows]
 

@@ -32,6 +32,11 @@ class TorchPieceSide(PieceSide):
         if not self.device.cuda:
             torch.set_num_threads(threads_of(self.config))
 
+    def warm_up(self) -> None:
+        if self.device.cuda:
+            self.model.warm_up()
+            self.release_cached()
+
     def caller_thread(self) -> AbstractContextManager[object]:
         return one_thread()
 

@@ -20,9 +20,6 @@ from stentor.models.piece_model import PieceModel, PieceRow
 
 T = TypeVar("T")
 
-SIMILAR = 1.25
-"""Largest ratio of lengths of rows that share a call: the shorter ones compute padding."""
-
 
 class PieceModelRunner:
     """Implements engine.side.ModelRunner. `rows` are of the slots."""
@@ -70,7 +67,8 @@ class PieceModelRunner:
         launched_at = time.monotonic()
         self.moved_on = True
         rows = [self.row(seq) for seq, _ in group if seq.emits]
-        self.workers.each(self._plan, similar(rows, _positions, self.timing.rows, 0))
+        bounds = self.timing
+        self.workers.each(self._plan, similar(rows, _positions, bounds.rows, 0, bounds.similar))
         return self._step([seq for seq, _ in group], launched_at, True)
 
     def decode(self, sequences: list[Sequence]) -> HostStep:
@@ -95,17 +93,22 @@ class PieceModelRunner:
 
 
 def similar(
-    items: Seq[T], length: Callable[[Any], int], most: int, most_together: int
+    items: Seq[T],
+    length: Callable[[Any], int],
+    most: int,
+    most_together: int,
+    ratio: float,
 ) -> list[list[T]]:
     """Put items of similar lengths together, `most` at most, shortest first.
 
-    most_together: their lengths with padding at most. 0: any.
+    most_together: their lengths with padding at most. 0: any. ratio: of the longest to the shortest
+    at most.
     """
     groups: list[list[T]] = []
     for item in sorted(items, key=length):
         group = groups[-1] if groups else []
         longest = length(item)
-        fits = group and len(group) < most and longest <= SIMILAR * length(group[0])
+        fits = group and len(group) < most and longest <= ratio * length(group[0])
         if fits and most_together:
             fits = longest * (len(group) + 1) <= most_together
         if fits:

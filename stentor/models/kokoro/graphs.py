@@ -47,6 +47,9 @@ class KokoroGraphs(Prompted):
         self._plan = plan
         self._speak = speak
 
+    def warm_up(self) -> None:
+        """A graph runs on a CPU."""
+
     def plan(self, rows: Sequence[PieceRow]) -> list[Planned]:
         return [self._planned(row) for row in rows]
 

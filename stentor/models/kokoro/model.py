@@ -15,12 +15,14 @@ from stentor.models.kokoro.durations import planned
 from stentor.models.kokoro.network import Features, Network
 from stentor.models.kokoro.prompt import PromptBuilder
 from stentor.models.kokoro.spec import make_spec
-from stentor.models.kokoro.voices import Voices
+from stentor.models.kokoro.voices import STYLE, Voices
 from stentor.models.lora import NO_ADAPTERS
 from stentor.models.piece_model import PieceRow, Planned
 
 ON_CPU = PieceTiming(rows=4, frames=1200)
 ON_CUDA = PieceTiming(rows=64, frames=16_384)
+WARM = ((1, 16), (1, 128), (8, 64), (16, 128), (64, 64), (64, 256))
+"""Rows and frames of the calls that choose every tile of the convolutions."""
 
 
 class Kokoro(Prompted):
@@ -41,6 +43,17 @@ class Kokoro(Prompted):
         self.spec = make_spec(voices.names, self.timing)
         default_voice = self.spec.default_voice or voices.names[0]
         self.prompts = PromptBuilder(voices, default_voice)
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compile kernels, and start the libraries."""
+        for rows, frames in WARM:
+            tokens = [torch.zeros(frames // 4, dtype=torch.int64)] * rows
+            styles = torch.zeros(rows, STYLE, device=self.net.device)
+            _, features = self.net.plan(tokens, styles, torch.ones_like(styles[:, 0]))
+            places = [np.arange(frames) // 4] * rows
+            samples = self.net.speak(features, places, styles, self.noise([0] * rows, frames))
+            samples.clamp(-1.0, 1.0).cpu()
 
     @torch.inference_mode()
     def plan(self, rows: Sequence[PieceRow]) -> list[Planned]:
