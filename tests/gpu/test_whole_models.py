@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from stentor import TTS
+from stentor.models.kokoro.codec import Generator
 from stentor.models.kokoro.model import Kokoro
 from stentor.models.piece_model import PieceRow
 from stentor.request import build
 from tests.helpers.child import python
+from tests.helpers.kokoro_spectrum import spectrum
 from tests.helpers.tiny import checkpoint
 
 pytestmark = pytest.mark.gpu
@@ -82,6 +84,26 @@ def test_kokoro_speaks_the_same_on_a_gpu():
         fast = model.speak(rows)
     for a, b in zip(fast, plain, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-3 * np.abs(b).max())
+
+
+@torch.inference_mode()
+def test_kokoro_in_16_bits_by_kernels_is_close_to_float32_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(Generator, "_spectrum", spectrum)
+    audio = []
+    for dtype in ("float16", "float32"):
+        with TTS("dummy:kokoro-82m", device="cuda", codec_dtype=dtype) as tts:
+            model = tts._model
+            assert (model.net.fast is not None) == (dtype == "float16")
+            rows = [piece(model, text, seed) for seed, text in enumerate(PIECES)]
+            audio.append(np.concatenate(model.speak(rows)))
+            alone = np.concatenate([model.speak([row])[0] for row in rows])
+            assert error(alone, audio[-1]) < 0.01
+    fast, plain = audio
+    assert error(fast, plain) < 0.01
+
+
+def error(result: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
 
 
 def piece(model: Kokoro, text: str, seed: int) -> PieceRow:

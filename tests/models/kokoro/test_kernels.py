@@ -26,7 +26,9 @@ from stentor.models.kokoro.kernels import (
 )
 from stentor.models.kokoro.network import Network
 from stentor.models.kokoro.transforms import Transforms
+from tests.helpers.child import python
 from tests.helpers.kernel_tests import DEVICE, close, integers, random
+from tests.helpers.kokoro_spectrum import spectrum
 from tests.helpers.released import released
 
 STYLE = 8
@@ -163,15 +165,6 @@ def small(dtype: torch.dtype) -> Network:
     return net
 
 
-def spectrum(self: codec.Generator, source: Tensor, lengths: Tensor) -> Tensor:
-    """The reference with the signs of phases of half a turn that products have."""
-    transforms = Transforms(self.c.fft, self.c.hop, source.device)
-    rows = source.gather(1, codec.reflected_places(source, lengths, self.c))
-    rate = self.c.upsampling // self.c.hop
-    mask = step_mask(lengths, source.shape[1] // self.c.upsampling, rate, extra=1)
-    return torch.cat(transforms.spectrum(rows), dim=-1).transpose(1, 2) * mask
-
-
 def spoken(net: Network) -> tuple[list[np.ndarray], Tensor]:
     torch.manual_seed(5)
     tokens = [torch.tensor([0, 3, 5, 7, 0]), torch.tensor([0, 4, 0])]
@@ -199,3 +192,10 @@ def test_the_network_in_16_bits_by_kernels_is_as_close_to_float32_as_without(mon
     assert error(result, expected) < 0.01
     assert error(result, expected) < 1.5 * error(plain, expected)
     assert not torch.equal(result, plain)
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_gpus():
+    done = python("-m", "tests.models.kokoro.compile_kernels", TRITON_INTERPRET="0")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) >= 12
