@@ -35,7 +35,6 @@ class TorchPieceSide(PieceSide):
     def warm_up(self) -> None:
         if self.device.cuda:
             self.model.warm_up()
-            self.release_cached()
 
     def caller_thread(self) -> AbstractContextManager[object]:
         return one_thread()

@@ -21,7 +21,7 @@ from stentor.models.piece_model import PieceRow, Planned
 
 ON_CPU = PieceTiming(rows=4, frames=1200)
 ON_CUDA = PieceTiming(rows=64, frames=16_384)
-WARM = ((1, 16), (1, 128), (8, 64), (16, 128), (64, 64), (64, 256))
+WARM = ((1, 16), (1, 32), (1, 64), (1, 128), (1, 320), (8, 64), (4, 256), (16, 128), (64, 64))
 """Rows and frames of the calls that choose every tile of the convolutions."""
 
 
