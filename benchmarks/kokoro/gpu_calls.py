@@ -69,12 +69,9 @@ def spoken(model: Kokoro, rows: list[PieceRow]) -> tuple[float, float, float]:
 def timed_parts(model: Kokoro, times: dict[str, list[tuple[float, float]]]) -> Iterator[None]:
     """Time the parts of the calls inside, each by itself."""
     net = model.net
-    fast = net.fast
     modules: dict[str, Any] = {"bert": net.bert, "durations": net.durations}
-    if fast is None:
+    if net.fast is None:
         modules |= {"text": net.text_encoder, "curves": net.curves, "decoder": net.decoder}
-    else:
-        modules |= {"lstm_of_text": fast.text_encoder.lstm, "lstm_of_curves": fast.curves.shared}
     starts: dict[str, float] = {}
 
     def before(name: str) -> Callable[..., None]:

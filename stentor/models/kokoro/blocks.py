@@ -6,6 +6,9 @@ over packed rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,22 +19,39 @@ SLOPE = 0.2
 SNAKES = 3  # convolutions of each kind in a block of the vocoder
 
 
-def lstm(inputs: int, outputs: int) -> nn.LSTM:
-    """An LSTM in both directions."""
-    return nn.LSTM(inputs, outputs // 2, batch_first=True, bidirectional=True)
+class Lengths(NamedTuple):
+    """Steps of padded rows that exist: int64 [B] on the host and on the device."""
+
+    host: Tensor
+    device: Tensor
 
 
-def packed(
-    net: nn.LSTM,
-    x: Tensor,
-    lengths: Tensor,
-) -> Tensor:
-    """Run an LSTM over rows [B, T, n] of these lengths, on the host. Zeros stand behind their
-    ends."""
-    rows = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-    y, _ = net(rows)
-    padded, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
-    return padded
+class LSTM(nn.LSTM):
+    """An LSTM in both directions, over padded rows.
+
+    by_kernel: computes the same from inputs and the lengths on the device, where it runs.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+    ) -> None:
+        super().__init__(inputs, outputs // 2, batch_first=True, bidirectional=True)
+        self.by_kernel: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def over(
+        self,
+        x: Tensor,
+        lengths: Lengths,
+    ) -> Tensor:
+        """Rows [B, T, inputs] -> [B, T, outputs]. Zeros stand behind their ends."""
+        if self.by_kernel is not None:
+            return self.by_kernel(x, lengths.device)
+        rows = pack_padded_sequence(x, lengths.host, batch_first=True, enforce_sorted=False)
+        y, _ = self(rows)
+        padded, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
+        return padded
 
 
 class Styled(nn.Module):

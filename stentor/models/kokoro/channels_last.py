@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.models.kokoro import codec, prosody
-from stentor.models.kokoro.blocks import EPS, SLOPE, packed
+from stentor.models.kokoro.blocks import EPS, SLOPE, Lengths
 from stentor.models.kokoro.channels_last_blocks import (
     Convolution,
     Gains,
@@ -47,14 +47,14 @@ class TextEncoder:
             conv = Convolution(layer.conv, layer.conv.in_channels)
             self.layers.append((conv, layer.norm.gamma, layer.norm.beta))
 
-    def __call__(self, tokens: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:
-        """tokens [B, T], lengths [B] on the host, mask [B, T, 1] float -> [B, T, hidden]."""
+    def __call__(self, tokens: Tensor, lengths: Lengths, mask: Tensor) -> Tensor:
+        """tokens [B, T], mask [B, T, 1] float -> [B, T, hidden]."""
         x = self.embedding(tokens) * mask
         for conv, gamma, beta in self.layers:
             y = conv(F.pad(x, (0, 0, conv.pad, conv.pad)))
             y = F.layer_norm(y, gamma.shape, gamma, beta, EPS)
             x = F.leaky_relu_(y, SLOPE).mul_(mask)
-        return packed(self.lstm, x, lengths)
+        return self.lstm.over(x, lengths)
 
 
 class Curves:
@@ -82,12 +82,11 @@ class Curves:
         self,
         x: Tensor,
         style: Tensor,
-        lengths: Tensor,
-        frames: Tensor,
+        lengths: Lengths,
     ) -> Tensor:
-        """x [B, T, hidden + style], lengths [B] on the host, which are frames [B] -> pitch and
-        energy [B, 2, 2 T]."""
-        shared = packed(self.shared, x, lengths)
+        """x [B, T, hidden + style] -> pitch and energy [B, 2, 2 T]."""
+        frames = lengths.device
+        shared = self.shared.over(x, lengths)
         gains = self.gains(style)
         curves = []
         for (first, second, third), project in self.branches:

@@ -15,7 +15,31 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels.types import SnakeParams
 from stentor.models.kokoro import blocks
-from stentor.models.kokoro.kernels import Norm, Pool, Steps, convolution_input, statistics
+from stentor.models.kokoro.kernels import (
+    Norm,
+    Pool,
+    Recurrence,
+    Steps,
+    convolution_input,
+    lstm,
+    statistics,
+)
+
+
+class LSTM:
+    """Computes blocks.LSTM: one product for the inputs of all steps, and one kernel."""
+
+    def __init__(self, net: blocks.LSTM) -> None:
+        weights = (net.weight_ih_l0, net.weight_ih_l0_reverse)
+        self.weight = torch.cat(weights).t()
+        bias = net.bias_ih_l0 + net.bias_hh_l0
+        self.bias = torch.cat((bias, net.bias_ih_l0_reverse + net.bias_hh_l0_reverse))
+        self.recurrence = Recurrence.of(net.weight_hh_l0, net.weight_hh_l0_reverse)
+
+    def __call__(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """x float32 [B, T, inputs] and lengths [B] -> [B, T, outputs]."""
+        inputs = torch.addmm(self.bias, x.flatten(0, 1), self.weight)
+        return lstm(inputs.view(*x.shape[:2], 2, -1), self.recurrence, lengths)
 
 
 class Gains:

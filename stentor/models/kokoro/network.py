@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from stentor.kernels import conv_kernels_supported
+from stentor.models.kokoro.blocks import LSTM, Lengths
 from stentor.models.kokoro.codec import HARMONICS, Decoder, step_mask
 from stentor.models.kokoro.config import KokoroConfig
 from stentor.models.kokoro.language_model import LanguageModel
@@ -55,8 +57,11 @@ class Network(nn.Module):
         weight = self.decoder.asr_res.weight
         if not conv_kernels_supported(weight.device, weight.dtype):
             return
-        from stentor.models.kokoro import channels_last
+        from stentor.models.kokoro import channels_last, channels_last_blocks, kernels
 
+        for module in self.modules():
+            if isinstance(module, LSTM) and module.hidden_size in kernels.LSTM_SIZES:
+                module.by_kernel = channels_last_blocks.LSTM(module)
         self.fast = Fast(
             channels_last.TextEncoder(self.text_encoder),
             channels_last.Curves(self.curves),
@@ -75,10 +80,10 @@ class Network(nn.Module):
     ) -> tuple[list[np.ndarray], list[Features]]:
         """tokens: int64 [T] of each row. styles [B, 2 * style], speeds [B]. Frames of each token [T]
         and features of each row."""
-        lengths = torch.tensor([len(row) for row in tokens])
+        lengths = self._lengths(tokens)
         padded = pad_sequence(tokens, batch_first=True).to(self.device)
-        places = torch.arange(padded.shape[1])
-        exists = (places < lengths[:, None]).to(self.device)
+        places = torch.arange(padded.shape[1], device=self.device)
+        exists = places < lengths.device[:, None]
         mask = exists[..., None].float()
 
         x = self.bert_encoder(self.bert(padded, exists))
@@ -106,8 +111,8 @@ class Network(nn.Module):
         tokens: place [frames] among its tokens of each frame of a row. noise [B, longest samples,
         HARMONICS].
         """
-        lengths = torch.tensor([len(row) for row in tokens])
-        frames = lengths.to(self.device)
+        lengths = self._lengths(tokens)
+        frames = lengths.device
         count = noise.shape[1] // self.hop
         index = _index(tokens, [len(row.text) for row in rows], count).to(self.device)
         prosody = _by_frame([row.prosody for row in rows], index)
@@ -115,7 +120,7 @@ class Network(nn.Module):
         style = styles[:, self.c.style :]
         sound = styles[:, : self.c.style]
         if self.fast is not None:
-            curves = self.fast.curves(prosody, style, lengths, frames)
+            curves = self.fast.curves(prosody, style, lengths)
             return self.fast.decoder(text, curves, sound, noise, frames)
 
         mask = step_mask(frames, count, 1)
@@ -124,6 +129,10 @@ class Network(nn.Module):
         text = text.transpose(1, 2).to(self.decoder.asr_res.weight.dtype)
         samples: Tensor = self.decoder(text, pitch, energy, sound, noise, frames)
         return samples
+
+    def _lengths(self, rows: Sequence[Sized]) -> Lengths:
+        host = torch.tensor([len(row) for row in rows])
+        return Lengths(host, host.to(self.device))
 
     @property
     def hop(self) -> int:

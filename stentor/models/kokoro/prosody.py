@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from stentor.models.kokoro.blocks import (
     EPS,
+    LSTM,
     SLOPE,
+    Lengths,
     ResidualBlock,
     StyledLayerNorm,
-    lstm,
-    packed,
 )
 from stentor.models.kokoro.config import KokoroConfig
 
@@ -50,19 +50,19 @@ class TextEncoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(c.tokens, c.hidden)
         self.cnn = nn.ModuleList(TextLayer(c.hidden, c.text_kernel) for _ in range(c.layers))
-        self.lstm = lstm(c.hidden, c.hidden)
+        self.lstm = LSTM(c.hidden, c.hidden)
 
     def forward(
         self,
         tokens: Tensor,
-        lengths: Tensor,
+        lengths: Lengths,
         mask: Tensor,
     ) -> Tensor:
-        """tokens [B, T], lengths [B] on the host, mask [B, T, 1] float -> [B, T, hidden]."""
+        """tokens [B, T], mask [B, T, 1] float -> [B, T, hidden]."""
         x = (self.embedding(tokens) * mask).transpose(1, 2)
         for layer in self.cnn:
             x = layer(x) * mask.transpose(1, 2)
-        return packed(self.lstm, x.transpose(1, 2), lengths)
+        return self.lstm.over(x.transpose(1, 2), lengths)
 
 
 class DurationLayer(nn.Module):
@@ -72,16 +72,16 @@ class DurationLayer(nn.Module):
         style: int,
     ) -> None:
         super().__init__()
-        self.lstm = lstm(channels + style, channels)
+        self.lstm = LSTM(channels + style, channels)
         self.norm = StyledLayerNorm(style, channels)
 
     def forward(
         self,
         x: Tensor,
         style: Tensor,
-        lengths: Tensor,
+        lengths: Lengths,
     ) -> Tensor:
-        normed: Tensor = self.norm(packed(self.lstm, x, lengths), style)
+        normed: Tensor = self.norm(self.lstm.over(x, lengths), style)
         return normed
 
 
@@ -92,7 +92,7 @@ class Durations(nn.Module):
         super().__init__()
         layers = (DurationLayer(c.hidden, c.style) for _ in range(c.layers))
         self.text_encoder = nn.ModuleList(layers)
-        self.lstm = lstm(c.hidden + c.style, c.hidden)
+        self.lstm = LSTM(c.hidden + c.style, c.hidden)
         self.duration_proj = nn.Linear(c.hidden, c.max_duration)
 
     def forward(
@@ -100,16 +100,16 @@ class Durations(nn.Module):
         x: Tensor,
         style: Tensor,
         speed: Tensor,
-        lengths: Tensor,
+        lengths: Lengths,
         mask: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """x [B, T, hidden], style [B, style], speed [B], lengths [B] on the host, mask [B, T, 1]
+        """x [B, T, hidden], style [B, style], speed [B], mask [B, T, 1]
         -> [B, T, hidden + style], int64 [B, T]."""
         along = style[:, None].expand(-1, x.shape[1], -1)
         x = torch.cat((x, along), dim=-1) * mask
         for layer in self.text_encoder:
             x = torch.cat((layer(x, style, lengths), along), dim=-1) * mask
-        logits = self.duration_proj(packed(self.lstm, x, lengths))
+        logits = self.duration_proj(self.lstm.over(x, lengths))
         frames = torch.sigmoid(logits).sum(-1) / speed[:, None]
         return x, frames.round().clamp(min=1).long()
 
@@ -130,7 +130,7 @@ class Curves(nn.Module):
                 ]
             )
 
-        self.shared = lstm(c.hidden + c.style, c.hidden)
+        self.shared = LSTM(c.hidden + c.style, c.hidden)
         self.F0 = blocks()
         self.N = blocks()
         self.F0_proj = nn.Conv1d(half, 1, 1)
@@ -140,13 +140,13 @@ class Curves(nn.Module):
         self,
         x: Tensor,
         style: Tensor,
-        lengths: Tensor,
+        lengths: Lengths,
         mask: Tensor,
         doubled: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """x [B, T, hidden + style], lengths [B] on the host, masks [B, 1, T] and [B, 1, 2 T] ->
+        """x [B, T, hidden + style], masks [B, 1, T] and [B, 1, 2 T] ->
         [B, 1, 2 T] each."""
-        shared = packed(self.shared, x, lengths).transpose(1, 2)
+        shared = self.shared.over(x, lengths).transpose(1, 2)
         curves = []
         for blocks, project in ((self.F0, self.F0_proj), (self.N, self.N_proj)):
             first, second, third = blocks

@@ -6,7 +6,15 @@ import torch
 
 from stentor.kernels import conv1d
 from stentor.kernels.types import SnakeParams
-from stentor.models.kokoro.kernels import Norm, Pool, Steps, convolution_input, statistics
+from stentor.models.kokoro.kernels import (
+    Norm,
+    Pool,
+    Recurrence,
+    Steps,
+    convolution_input,
+    lstm,
+    statistics,
+)
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
 
 BATCH, STEPS = 4, 3000
@@ -32,6 +40,11 @@ def post(dtype: torch.dtype) -> None:
     conv1d.conv1d(x, weight, floats(22), 1, None, None, torch.float32)
 
 
+def recurrence(dtype: torch.dtype) -> None:
+    weight = Recurrence(meta(2, 2, 4, 256, 256, dtype=torch.float16))
+    lstm(meta(40, 300, 2, 1024, dtype=dtype), weight, integers(40))
+
+
 CASES: dict[str, Case] = {
     "norm and leaky ReLU": lambda t: styled(t, BATCH, 1152, False, False),
     "norm and Snake": lambda t: styled(t, BATCH, 128, True, False),
@@ -40,7 +53,12 @@ CASES: dict[str, Case] = {
     "leaky ReLU": plain,
 }
 HALF: dict[str, Case] = {"sums in float32": post}
-ALL = ((CASES, (torch.float16, torch.float32)), (HALF, (torch.float16,)))
+WIDE: dict[str, Case] = {"LSTM": recurrence}
+ALL = (
+    (CASES, (torch.float16, torch.float32)),
+    (HALF, (torch.float16,)),
+    (WIDE, (torch.float32,)),
+)
 
 if __name__ == "__main__":
     for cases, dtypes in ALL:

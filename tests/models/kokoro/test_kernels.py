@@ -12,7 +12,7 @@ import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels 
 from stentor.kernels import switches
 from stentor.kernels.types import SnakeParams
 from stentor.models.dummy import UNIT_GAIN, random_init
-from stentor.models.kokoro import blocks, codec
+from stentor.models.kokoro import blocks, channels_last_blocks, codec
 from stentor.models.kokoro.builder import cast_decoder
 from stentor.models.kokoro.codec import step_mask
 from stentor.models.kokoro.config import BertConfig, GeneratorConfig, KokoroConfig
@@ -20,8 +20,10 @@ from stentor.models.kokoro.kernels import (
     SPAN,
     Norm,
     Pool,
+    Recurrence,
     Steps,
     convolution_input,
+    lstm,
     statistics,
 )
 from stentor.models.kokoro.network import Network
@@ -152,6 +154,35 @@ def test_transforms_are_those_of_the_library():
     torch.testing.assert_close(samples[1, :135], rows[1, 10:145], rtol=1e-4, atol=1e-4)
 
 
+def lstm_of(inputs: int, outputs: int) -> blocks.LSTM:
+    net = blocks.LSTM(inputs, outputs).to(DEVICE)
+    for p in net.parameters():
+        p.data *= 3
+    return net
+
+
+@pytest.mark.parametrize("size", [16, 256])
+@pytest.mark.parametrize("numbers", [(1,), (9, 3, 6), tuple(1 + n % 4 for n in range(18))])
+def test_an_lstm_runs_over_each_row_from_both_ends(size, numbers):
+    net = lstm_of(24, 2 * size)
+    lengths = blocks.Lengths(torch.tensor(numbers), integers(*numbers))
+    x = random(len(numbers), max(numbers) + 2, 24)
+    result = channels_last_blocks.LSTM(net)(x, lengths.device)
+    torch.testing.assert_close(result, net.over(x, lengths), rtol=0, atol=1e-5)
+
+
+def test_rows_of_an_lstm_are_the_same_whatever_stands_beside_them():
+    inputs = random(20, 8, 2, 64)
+    net = lstm_of(4, 32)
+    recurrence = Recurrence.of(net.weight_hh_l0, net.weight_hh_l0_reverse)
+    rows = lstm(inputs, recurrence, integers(*[1 + n % 8 for n in range(20)]))
+    inputs[4, 5:] = float("nan")
+    assert torch.equal(lstm(inputs[4:5, :5], recurrence, integers(5))[0], rows[4, :5])
+    again = lstm(inputs[3:6], recurrence, integers(8, 5, 2))
+    assert torch.equal(again[1, :5], rows[4, :5])
+    assert not again[1, 5:].any()
+
+
 def small(dtype: torch.dtype) -> Network:
     """A net that does not amplify: any rounding would become another waveform."""
     with torch.device(DEVICE):
@@ -182,6 +213,7 @@ def test_the_network_in_16_bits_by_kernels_is_as_close_to_float32_as_without(mon
     monkeypatch.setattr(codec.Generator, "_spectrum", spectrum)
     fast = small(torch.float16)
     assert fast.fast is not None
+    assert fast.curves.shared.by_kernel is not None
     counts, result = spoken(fast)
     monkeypatch.setattr(switches, "AVAILABLE", False)
     expected_counts, expected = spoken(small(torch.float32))
