@@ -68,13 +68,15 @@ class PieceTiming(CodecTiming):
     rows: pieces of one call at most. frames: of one call at most, each row as long as its longest.
     A piece that is longer has a call by itself. calls: that may run at once. Launched calls cannot
     be overtaken, so no more are launched. similar: the longest piece of a call is at most so many
-    times as long as the shortest. The others compute padding.
+    times as long as the shortest. The others compute padding. padding: frames, or tokens of a plan,
+    of padding that take no longer than one more call. A call always takes them.
     """
 
     rows: int = 1
     frames: int = 0
     calls: int = 1
     similar: float = 1.25
+    padding: int = 0
 
     @property
     def pieces(self) -> int:

@@ -75,10 +75,21 @@ def test_pieces_of_similar_lengths_share_a_call():
 
 def test_calls_are_bounded_by_rows_and_by_padded_frames():
     lengths = [10, 10, 10, 10, 10, 12, 40]
-    assert similar(lengths, int, 3, 0, 1.25) == [[10, 10, 10], [10, 10, 12], [40]]
-    assert similar(lengths, int, 9, 30, 1.25) == [[10, 10, 10], [10, 10], [12], [40]]
-    assert similar(lengths, int, 9, 0, 4.0) == [[10, 10, 10, 10, 10, 12, 40]]
-    assert similar([], int, 3, 0, 1.25) == []
+    three = PieceTiming(rows=3)
+    nine = PieceTiming(rows=9)
+    assert similar(lengths, int, three, 0) == [[10, 10, 10], [10, 10, 12], [40]]
+    assert similar(lengths, int, nine, 30) == [[10, 10, 10], [10, 10], [12], [40]]
+    assert similar(lengths, int, PieceTiming(rows=9, similar=4.0), 0) == [lengths]
+    assert similar([], int, three, 0) == []
+
+
+def test_a_call_takes_padding_that_costs_less_than_another_call():
+    lengths = [10, 15, 20, 100, 300]
+    timing = PieceTiming(rows=9, padding=15)
+    assert similar(lengths, int, timing, 0) == [[10, 15, 20], [100], [300]]
+    assert similar(lengths, int, PieceTiming(rows=9, padding=255), 0) == [[10, 15, 20, 100], [300]]
+    assert similar(lengths, int, PieceTiming(rows=2, padding=255), 0) == [[10, 15], [20, 100], [300]]
+    assert similar(lengths, int, timing, 45) == [[10, 15], [20], [100], [300]]
 
 
 def test_the_first_piece_of_a_stream_goes_before_those_that_nobody_hears_yet():

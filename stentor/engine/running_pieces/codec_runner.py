@@ -59,7 +59,7 @@ class PieceCodecRunner:
         def urgency(call: list[AudioJob]) -> int:
             return min(order[job.seq.id] for job in call)
 
-        calls = similar(jobs, _frames, bounds.rows, bounds.frames, bounds.similar)
+        calls = similar(jobs, _frames, bounds, bounds.frames)
         return sorted(calls, key=urgency)
 
     def launch(self, jobs: list[AudioJob]) -> HostAudio:

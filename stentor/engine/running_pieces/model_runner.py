@@ -67,8 +67,7 @@ class PieceModelRunner:
         launched_at = time.monotonic()
         self.moved_on = True
         rows = [self.row(seq) for seq, _ in group if seq.emits]
-        bounds = self.timing
-        self.workers.each(self._plan, similar(rows, _positions, bounds.rows, 0, bounds.similar))
+        self.workers.each(self._plan, similar(rows, _positions, self.timing, 0))
         return self._step([seq for seq, _ in group], launched_at, True)
 
     def decode(self, sequences: list[Sequence]) -> HostStep:
@@ -95,26 +94,31 @@ class PieceModelRunner:
 def similar(
     items: Seq[T],
     length: Callable[[Any], int],
-    most: int,
-    most_together: int,
-    ratio: float,
+    bounds: PieceTiming,
+    total: int,
 ) -> list[list[T]]:
-    """Put items of similar lengths together, `most` at most, shortest first.
+    """Put items of similar lengths together, shortest first.
 
-    most_together: their lengths with padding at most. 0: any. ratio: of the longest to the shortest
-    at most.
+    bounds: of the rows of a call, and of its padding. total: lengths of a call with padding at
+    most. 0: any.
     """
     groups: list[list[T]] = []
+    shortest = 0
+    sum_of_lengths = 0
     for item in sorted(items, key=length):
-        group = groups[-1] if groups else []
         longest = length(item)
-        fits = group and len(group) < most and longest <= ratio * length(group[0])
-        if fits and most_together:
-            fits = longest * (len(group) + 1) <= most_together
-        if fits:
+        group = groups[-1] if groups else []
+        padded = longest * (len(group) + 1)
+        padding = padded - longest - sum_of_lengths
+        is_similar = longest <= bounds.similar * shortest or padding <= bounds.padding
+        fits = len(group) < bounds.rows and (not total or padded <= total)
+        if group and is_similar and fits:
             group.append(item)
+            sum_of_lengths += longest
         else:
             groups.append([item])
+            shortest = longest
+            sum_of_lengths = longest
     return groups
 
 

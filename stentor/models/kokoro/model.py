@@ -19,8 +19,10 @@ from stentor.models.kokoro.voices import STYLE, Voices
 from stentor.models.lora import NO_ADAPTERS
 from stentor.models.piece_model import PieceRow, Planned
 
+PADDING = 1024
+"""Frames that a GPU computes in about the time of a call's launches."""
 ON_CPU = PieceTiming(rows=4, frames=1200)
-ON_CUDA = PieceTiming(rows=64, frames=16_384)
+ON_CUDA = PieceTiming(rows=64, frames=16_384, padding=PADDING)
 WARM = ((1, 16), (1, 32), (1, 64), (1, 128), (1, 320), (8, 64), (4, 256), (16, 128), (64, 64))
 """Rows and frames of the calls that choose every tile of the convolutions."""
 
