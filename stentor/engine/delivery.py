@@ -81,10 +81,10 @@ class AudioDelivery:
             begin = 0 if job.start else self.late
             end = job.count * self.hop + (self.late if job.last else 0)
             chunk = Chunk(
-                samples[row, begin:end],
-                frames[row, : job.count],
+                samples[row][begin:end],
+                frames[row][: job.count],
                 None,
-                attended[row, : job.count],
+                attended[row][: job.count],
             )
             self._put(self.requests.of(job.seq), job, chunk)
 

@@ -22,8 +22,10 @@ from stentor.host.machine import cpus
 T = TypeVar("T")
 R = TypeVar("R")
 
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Samples [B, n * hop], frames [B, n, *frame] and text positions [B, n, ATTENDED_WIDTH or 0]."""
+Rows = np.ndarray | list[np.ndarray]
+Arrays = tuple[Rows, Rows, Rows]
+"""Samples [B, n * hop], frames [B, n, *frame] and text positions [B, n, ATTENDED_WIDTH or 0], each
+padded or a list of rows."""
 
 
 def threads_of(config: EngineConfig) -> int:
@@ -40,15 +42,16 @@ class Workers:
     """`count` threads, the caller's among them where there is one. A call of onnxruntime holds no
     lock of Python's.
 
-    wake: called at the end of each call that `start` began.
+    set_up: called first in each thread but the caller's. wake: called at the end of each call that
+    `start` began.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, set_up: Callable[[], None] = lambda: None) -> None:
         self.count = count
         self.wake: Callable[[], None] = lambda: None
         self._pool: ThreadPoolExecutor | None = None
         if count > 1:
-            self._pool = ThreadPoolExecutor(count, "stentor-row")
+            self._pool = ThreadPoolExecutor(count, "stentor-row", set_up)
 
     def each(self, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """call(item) for each item. Returns when all have run, and raises the first error then."""

@@ -67,9 +67,9 @@ class InFlightAudio(Protocol):
     @property
     def finished(self) -> Done: ...
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def arrays(self) -> tuple[np.ndarray | list[np.ndarray], ...]:
         """Samples [B, n * hop], frames [B, n, *frame] and text positions [B, n, ATTENDED_WIDTH or
-        0], once done."""
+        0], once done: each padded, or a list of rows."""
         ...
 
 

@@ -1,11 +1,13 @@
 """Families without steps: pieces of similar lengths share a call, and what is urgent goes between two calls."""
 
+import threading
 import time
 
 import numpy as np
 import pytest
 
 from stentor.config import EngineConfig
+from stentor.engine.on_host import Workers
 from stentor.engine.running_pieces.model_runner import similar
 from stentor.engine.running_pieces.side import PieceSide
 from stentor.errors import EngineError, InvalidRequest
@@ -88,7 +90,11 @@ def test_a_call_takes_padding_that_costs_less_than_another_call():
     timing = PieceTiming(rows=9, padding=15)
     assert similar(lengths, int, timing, 0) == [[10, 15, 20], [100], [300]]
     assert similar(lengths, int, PieceTiming(rows=9, padding=255), 0) == [[10, 15, 20, 100], [300]]
-    assert similar(lengths, int, PieceTiming(rows=2, padding=255), 0) == [[10, 15], [20, 100], [300]]
+    assert similar(lengths, int, PieceTiming(rows=2, padding=255), 0) == [
+        [10, 15],
+        [20, 100],
+        [300],
+    ]
     assert similar(lengths, int, timing, 45) == [[10, 15], [20], [100], [300]]
 
 
@@ -189,3 +195,14 @@ def test_words_have_the_times_of_their_frames_exactly():
 def test_determinism_is_refused_as_it_is_the_rule():
     with pytest.raises(InvalidRequest, match="deterministic: is not needed"):
         PieceSide(Letters(ONE), ONE, EngineConfig(deterministic=True))
+
+
+def test_each_thread_that_speaks_is_set_up_once():
+    names = []
+    workers = Workers(2, lambda: names.append(threading.current_thread().name))
+    try:
+        for _ in range(4):
+            workers.each(lambda _: time.sleep(0.01), range(2))
+        assert sorted(names) == ["stentor-row_0", "stentor-row_1"]
+    finally:
+        workers.close()

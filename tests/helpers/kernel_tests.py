@@ -33,6 +33,7 @@ FAMILIES = ("cosyvoice3", "fish_s2", "kokoro", "vibevoice", "voxcpm2")
 COSYVOICE = ("attention_kernels", "live_text_kernels")
 MORE = (
     "stentor.models.dots_tts.codec_kernels",
+    "stentor.models.kokoro.lstm_kernels",
     *(f"stentor.models.cosyvoice3.{m}" for m in COSYVOICE),
 )
 

@@ -76,6 +76,11 @@ class CudaStream:
             with torch.cuda.stream(self.cuda):
                 yield
 
+    def use(self) -> None:
+        """Let the calling thread launch on this stream from now on."""
+        if self.cuda is not None:
+            torch.cuda.set_stream(self.cuda)
+
     def synchronize(self) -> None:
         """Wait for this stream's work. Only at start."""
         if self.cuda is not None:

@@ -8,7 +8,7 @@ import torch
 
 from stentor.config import EngineConfig
 from stentor.engine.on_host import threads_of
-from stentor.engine.running.device import Device
+from stentor.engine.running.device import CudaStream, Device
 from stentor.engine.running.forked import one_thread
 from stentor.engine.running_pieces.side import PieceSide
 from stentor.models.codec_timing import PieceTiming
@@ -25,12 +25,21 @@ class TorchPieceSide(PieceSide):
         self.device = device
         self.config = config
         self.on_gpu = device.cuda
+        self._streams: list[CudaStream] = []
 
     def set_up_thread(self) -> None:
         self.device.select()
         torch.set_flush_denormal(True)
         if not self.device.cuda:
             torch.set_num_threads(threads_of(self.config))
+
+    def set_up_worker(self) -> None:
+        """Let calls of different threads run beside each other on the device. Each ends when its
+        stream is empty, so what it made can be used on any other."""
+        self.device.select()
+        stream = CudaStream(self.device.torch)
+        stream.use()
+        self._streams.append(stream)
 
     def warm_up(self) -> None:
         if self.device.cuda:

@@ -68,12 +68,10 @@ class PieceCodecRunner:
         return HostAudio(jobs, future)
 
     def _speak(self, rows: list[PieceRow]) -> Arrays:
-        """Samples [B, n * hop], frames [B, n, *frame] and text positions of whole pieces."""
-        samples = padded(self.model.speak(rows))
+        """Samples [n * hop], frames [n, *frame] and text positions of whole pieces."""
+        samples = self.model.speak(rows)
         plans = [planned_of(row) for row in rows]
-        frames = padded([plan.frames for plan in plans])
-        places = padded([attended(plan) for plan in plans])
-        return samples, frames, places
+        return samples, [plan.frames for plan in plans], [attended(plan) for plan in plans]
 
 
 def planned_of(row: PieceRow) -> Planned:
@@ -89,20 +87,6 @@ def attended(plan: Planned) -> np.ndarray:
     rows = np.zeros(shape, np.float32)
     rows[:, 0] = plan.places
     rows[:, 1 + REACH] = 1.0
-    return rows
-
-
-def padded(arrays: list[np.ndarray]) -> np.ndarray:
-    """Arrays [n, ...] of different lengths as one [B, longest, ...], with zeros behind their
-    ends."""
-    if len(arrays) == 1:
-        return arrays[0][None]
-    first = arrays[0]
-    longest = max(map(len, arrays))
-    shape = (len(arrays), longest, *first.shape[1:])
-    rows = np.zeros(shape, first.dtype)
-    for row, array in zip(rows, arrays, strict=True):
-        row[: len(array)] = array
     return rows
 
 

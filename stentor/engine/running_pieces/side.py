@@ -38,9 +38,12 @@ class PieceSide(HostSide):
         self.sizes = piece_sizes(model.spec, timing, config)
         log.info("memory: %s", self.sizes.describe())
         # one thread more than calls: the engine's own plans the next pieces meanwhile
-        super().__init__(Workers(timing.calls + 1))
+        super().__init__(Workers(timing.calls + 1, self.set_up_worker))
         self.runner = PieceModelRunner(model, timing, self.sizes.slots, self.workers)
         self.codec = PieceCodecRunner(model, timing, self.runner, self.workers)
+
+    def set_up_worker(self) -> None:
+        """Prepare a thread that plans and speaks."""
 
     def policy(self, policy: Policy) -> Policy:
         """Prompts share no pages: nothing is kept of a text."""

@@ -17,6 +17,7 @@ from stentor.models.kokoro.channels_last_blocks import (
     ResidualBlock,
     SnakeBlock,
     by_tap,
+    padding_of,
 )
 from stentor.models.kokoro.codec import step_mask
 from stentor.models.kokoro.kernels import Steps, convolution_input
@@ -25,7 +26,7 @@ from stentor.models.kokoro.transforms import Transforms
 CHANNELS = 64
 """Joined channels are padded to a multiple, which makes their loads aligned."""
 SPECTRUM = 32
-"""The same for bins of the source."""
+"""Bins of the source are padded to a multiple of this."""
 UP_SLOPE = 0.1
 POST_SLOPE = 0.01
 
@@ -105,7 +106,7 @@ class Stage:
         up = generator.ups[at]
         assert isinstance(up, nn.ConvTranspose1d)
         (self.rate,) = up.stride
-        (self.trim,) = up.padding
+        self.trim = padding_of(up)
         assert up.kernel_size == (2 * self.rate,), "two inputs reach an output"
         self.weight = up.weight.permute(2, 1, 0).contiguous().permute(2, 1, 0)
         self.bias = up.bias
@@ -113,7 +114,7 @@ class Stage:
         source = generator.noise_convs[at]
         assert isinstance(source, nn.Conv1d)
         (self.source_stride,) = source.stride
-        (self.source_pad,) = source.padding
+        self.source_pad = padding_of(source)
         self.source_bias = source.bias
         behind = aligned(source.in_channels, SPECTRUM) - source.in_channels
         weight = F.pad(source.weight, (0, 0, 0, behind))
@@ -221,7 +222,8 @@ class Generator:
 
 def _narrow(conv: nn.Conv1d, dtype: torch.dtype) -> nn.Conv1d:
     """The last convolution with weights in 16 bits, whose sums stay in float32."""
-    narrow = nn.Conv1d(conv.in_channels, conv.out_channels, conv.kernel_size, padding=conv.padding)
+    (taps,) = conv.kernel_size
+    narrow = nn.Conv1d(conv.in_channels, conv.out_channels, taps, padding=padding_of(conv))
     narrow.weight = nn.Parameter(conv.weight.to(dtype))
     narrow.bias = conv.bias
     return narrow

@@ -18,23 +18,23 @@ from stentor.models.kokoro import blocks
 from stentor.models.kokoro.kernels import (
     Norm,
     Pool,
-    Recurrence,
     Steps,
     convolution_input,
-    lstm,
     statistics,
 )
+from stentor.models.kokoro.lstm_kernels import Recurrence, lstm
 
 
 class LSTM:
     """Computes blocks.LSTM: one product for the inputs of all steps, and one kernel."""
 
     def __init__(self, net: blocks.LSTM) -> None:
-        weights = (net.weight_ih_l0, net.weight_ih_l0_reverse)
-        self.weight = torch.cat(weights).t()
-        bias = net.bias_ih_l0 + net.bias_hh_l0
-        self.bias = torch.cat((bias, net.bias_ih_l0_reverse + net.bias_hh_l0_reverse))
-        self.recurrence = Recurrence.of(net.weight_hh_l0, net.weight_hh_l0_reverse)
+        forward, backward = net.all_weights
+        weight, last_weight, bias, last_bias = forward
+        weight_back, last_weight_back, bias_back, last_bias_back = backward
+        self.weight = torch.cat((weight, weight_back)).t()
+        self.bias = torch.cat((bias + last_bias, bias_back + last_bias_back))
+        self.recurrence = Recurrence.of(last_weight, last_weight_back)
 
     def __call__(self, x: Tensor, lengths: Tensor) -> Tensor:
         """x float32 [B, T, inputs] and lengths [B] -> [B, T, outputs]."""
@@ -89,7 +89,7 @@ class Convolution:
     ) -> None:
         """dtype: of the result, where it is not that of the weights."""
         assert isinstance(conv, nn.Conv1d)
-        (self.pad,) = conv.padding
+        self.pad = padding_of(conv)
         (self.dilation,) = conv.dilation
         self.bias = conv.bias
         self.dtype = dtype
@@ -118,6 +118,13 @@ class Convolution:
         if residual is not None:
             y += residual
         return y
+
+
+def padding_of(conv: nn.Conv1d | nn.ConvTranspose1d) -> int:
+    """Steps of zeros at each end."""
+    assert not isinstance(conv.padding, str), "paddings are numbers"
+    (pad,) = conv.padding
+    return pad
 
 
 def by_tap(weight: Tensor) -> Tensor:

@@ -55,16 +55,17 @@ class Kokoro(Prompted):
             _, features = self.net.plan(tokens, styles, torch.ones_like(styles[:, 0]))
             places = [np.arange(frames) // 4] * rows
             samples = self.net.speak(features, places, styles, self.noise([0] * rows, frames))
-            samples.clamp(-1.0, 1.0).cpu()
+            _on_host(samples)
 
     @torch.inference_mode()
     def plan(self, rows: Sequence[PieceRow]) -> list[Planned]:
         tokens = [torch.from_numpy(row.prompt.rows["token"]) for row in rows]
         speeds = [row.prompt.columns["speed"] for row in rows]
         factors = torch.tensor(speeds).to(self.net.device)
-        counts, features = self.net.plan(tokens, self._styles(rows), factors)
-        parts = zip(rows, counts, features, strict=True)
-        return [planned(row.prompt, frames, tuple(feature)) for row, frames, feature in parts]
+        frames, features = self.net.plan(tokens, self._styles(rows), factors)
+        counts = frames.cpu().numpy()
+        parts = zip(rows, counts, features, map(len, tokens), strict=True)
+        return [planned(row.prompt, count[:n], tuple(f)) for row, count, f, n in parts]
 
     @torch.inference_mode()
     def speak(self, rows: Sequence[PieceRow]) -> list[np.ndarray]:
@@ -78,7 +79,7 @@ class Kokoro(Prompted):
         seeds = [row.seed for row in rows]
         noise = self.noise(seeds, max(counts))
         samples = self.net.speak(features, tokens, self._styles(rows), noise)
-        audio = samples.clamp(-1.0, 1.0).cpu().numpy()
+        audio = _on_host(samples.clamp_(-1.0, 1.0)).numpy()
         hop = self.net.hop
         return [row[: count * hop] for row, count in zip(audio, counts, strict=True)]
 
@@ -100,3 +101,11 @@ class Kokoro(Prompted):
     def _styles(self, rows: Sequence[PieceRow]) -> Tensor:
         styles = np.stack([row.prompt.columns["style"] for row in rows])
         return torch.from_numpy(styles).to(self.net.device)
+
+
+def _on_host(samples: Tensor) -> Tensor:
+    """Copy to pinned memory, which a GPU writes ten times as fast."""
+    if samples.is_cpu:
+        return samples
+    host = torch.empty(samples.shape, pin_memory=True)
+    return host.copy_(samples)

@@ -57,10 +57,10 @@ class Network(nn.Module):
         weight = self.decoder.asr_res.weight
         if not conv_kernels_supported(weight.device, weight.dtype):
             return
-        from stentor.models.kokoro import channels_last, channels_last_blocks, kernels
+        from stentor.models.kokoro import channels_last, channels_last_blocks, lstm_kernels
 
         for module in self.modules():
-            if isinstance(module, LSTM) and module.hidden_size in kernels.LSTM_SIZES:
+            if isinstance(module, LSTM) and module.hidden_size in lstm_kernels.SIZES:
                 module.by_kernel = channels_last_blocks.LSTM(module)
         self.fast = Fast(
             channels_last.TextEncoder(self.text_encoder),
@@ -77,9 +77,9 @@ class Network(nn.Module):
         tokens: list[Tensor],
         styles: Tensor,
         speeds: Tensor,
-    ) -> tuple[list[np.ndarray], list[Features]]:
-        """tokens: int64 [T] of each row. styles [B, 2 * style], speeds [B]. Frames of each token [T]
-        and features of each row."""
+    ) -> tuple[Tensor, list[Features]]:
+        """tokens: int64 [T] of each row. styles [B, 2 * style], speeds [B]. Frames of each token
+        [B, longest T] and features of each row."""
         lengths = self._lengths(tokens)
         padded = pad_sequence(tokens, batch_first=True).to(self.device)
         places = torch.arange(padded.shape[1], device=self.device)
@@ -93,11 +93,8 @@ class Network(nn.Module):
             text = self.text_encoder(padded, lengths, mask)
         else:
             text = self.fast.text_encoder(padded, lengths, mask)
-        counts = frames.cpu().numpy()
-        numbers = [len(row) for row in tokens]
-        rows = zip(prosody, text, numbers, strict=True)
-        features = [Features(p[:n], t[:n]) for p, t, n in rows]
-        return [row[:n] for row, n in zip(counts, numbers, strict=True)], features
+        rows = zip(prosody, text, map(len, tokens), strict=True)
+        return frames, [Features(p[:n], t[:n]) for p, t, n in rows]
 
     def speak(
         self,

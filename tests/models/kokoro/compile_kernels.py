@@ -9,12 +9,11 @@ from stentor.kernels.types import SnakeParams
 from stentor.models.kokoro.kernels import (
     Norm,
     Pool,
-    Recurrence,
     Steps,
     convolution_input,
-    lstm,
     statistics,
 )
+from stentor.models.kokoro.lstm_kernels import Recurrence, lstm
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
 
 BATCH, STEPS = 4, 3000
