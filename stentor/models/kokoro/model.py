@@ -19,7 +19,7 @@ from stentor.models.kokoro.voices import STYLE, Voices
 from stentor.models.lora import NO_ADAPTERS
 from stentor.models.piece_model import PieceRow, Planned
 
-PADDING = 1024
+PADDING = 1536
 """Frames that a GPU computes in about the time of a call's launches."""
 ON_CPU = PieceTiming(rows=4, frames=1200)
 ON_CUDA = PieceTiming(rows=64, frames=16_384, padding=PADDING)
