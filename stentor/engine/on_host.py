@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from threading import Barrier, Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,6 +63,22 @@ class Workers:
         for future in futures:
             future.exception()  # nothing may still write a row when one has failed
         return [future.result() for future in futures]
+
+    def in_each(self, call: Callable[[], object]) -> None:
+        """Run `call` once in each thread, one after the other. Raises the first error."""
+        if self._pool is None:
+            call()
+            return
+        all_begun = Barrier(self.count)
+        turn = Lock()
+
+        def run() -> None:
+            all_begun.wait()  # or one thread would take two turns
+            with turn:
+                call()
+
+        for future in [self._pool.submit(run) for _ in range(self.count)]:
+            future.result()
 
     def start(self, call: Callable[[], R]) -> Future[R]:
         """Run `call` beside the caller, or at once where there is one thread."""

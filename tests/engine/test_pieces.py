@@ -197,12 +197,18 @@ def test_determinism_is_refused_as_it_is_the_rule():
         PieceSide(Letters(ONE), ONE, EngineConfig(deterministic=True))
 
 
-def test_each_thread_that_speaks_is_set_up_once():
+def test_each_thread_that_speaks_is_set_up_once_and_warmed_up_in_turns():
     names = []
-    workers = Workers(2, lambda: names.append(threading.current_thread().name))
+
+    def note():
+        names.append(threading.current_thread().name)
+
+    workers = Workers(2, note)
     try:
-        for _ in range(4):
-            workers.each(lambda _: time.sleep(0.01), range(2))
-        assert sorted(names) == ["stentor-row_0", "stentor-row_1"]
+        for _ in range(2):
+            workers.in_each(note)
+        assert sorted(names) == ["stentor-row_0"] * 3 + ["stentor-row_1"] * 3
+        with pytest.raises(ZeroDivisionError):
+            workers.in_each(lambda: 1 // 0)
     finally:
         workers.close()

@@ -44,6 +44,8 @@ class TorchPieceSide(PieceSide):
     def warm_up(self) -> None:
         if self.device.cuda:
             self.model.warm_up()
+            # Each thread has its own libraries, and memory of its stream.
+            self.workers.in_each(self.model.warm_up)
 
     def caller_thread(self) -> AbstractContextManager[object]:
         return one_thread()
