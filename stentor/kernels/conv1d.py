@@ -264,7 +264,7 @@ def conv1d(
     -> [B, T, O].
 
     The result is residual [B, T, O] + snake(convolution + bias), without what is None. Its dtype is
-    that of x, unless another is asked for.
+    `dtype`, None: that of x.
     """
     outputs, inputs, taps = weight.shape
     count = x.shape[1] - (taps - 1) * dilation

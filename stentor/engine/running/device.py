@@ -77,7 +77,7 @@ class CudaStream:
                 yield
 
     def use(self) -> None:
-        """Let the calling thread launch on this stream from now on."""
+        """Launch on this stream what the calling thread launches from now on."""
         if self.cuda is not None:
             torch.cuda.set_stream(self.cuda)
 

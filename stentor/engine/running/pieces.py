@@ -34,8 +34,8 @@ class TorchPieceSide(PieceSide):
             torch.set_num_threads(threads_of(self.config))
 
     def set_up_worker(self) -> None:
-        """Let calls of different threads run beside each other on the device. Each ends when its
-        stream is empty, so what it made can be used on any other."""
+        """Launch on a stream of this thread, so that calls of several threads overlap. A call ends
+        when its stream is empty, so any other stream may read its results."""
         self.device.select()
         stream = CudaStream(self.device.torch)
         stream.use()

@@ -31,7 +31,10 @@ UP_SLOPE = 0.1
 POST_SLOPE = 0.01
 
 
-def aligned(channels: int, multiple: int = CHANNELS) -> int:
+def aligned(
+    channels: int,
+    multiple: int = CHANNELS,
+) -> int:
     """`channels` and those that are padded."""
     return -(-channels // multiple) * multiple
 
@@ -39,7 +42,10 @@ def aligned(channels: int, multiple: int = CHANNELS) -> int:
 class TextEncoder:
     """Computes prosody.TextEncoder."""
 
-    def __init__(self, encoder: prosody.TextEncoder) -> None:
+    def __init__(
+        self,
+        encoder: prosody.TextEncoder,
+    ) -> None:
         self.embedding = encoder.embedding
         self.lstm = encoder.lstm
         self.layers = []
@@ -48,7 +54,12 @@ class TextEncoder:
             conv = Convolution(layer.conv, layer.conv.in_channels)
             self.layers.append((conv, layer.norm.gamma, layer.norm.beta))
 
-    def __call__(self, tokens: Tensor, lengths: Lengths, mask: Tensor) -> Tensor:
+    def __call__(
+        self,
+        tokens: Tensor,
+        lengths: Lengths,
+        mask: Tensor,
+    ) -> Tensor:
         """tokens [B, T], mask [B, T, 1] float -> [B, T, hidden]."""
         x = self.embedding(tokens) * mask
         for conv, gamma, beta in self.layers:
@@ -61,7 +72,10 @@ class TextEncoder:
 class Curves:
     """Computes prosody.Curves."""
 
-    def __init__(self, curves: prosody.Curves) -> None:
+    def __init__(
+        self,
+        curves: prosody.Curves,
+    ) -> None:
         self.shared = curves.shared
         self.gains = Gains()
         self.branches = [
@@ -101,7 +115,12 @@ class Curves:
 class Stage:
     """One stage of the vocoder: `rate` times as many steps, mixed with the source."""
 
-    def __init__(self, generator: codec.Generator, at: int, gains: Gains) -> None:
+    def __init__(
+        self,
+        generator: codec.Generator,
+        at: int,
+        gains: Gains,
+    ) -> None:
         self.last = at + 1 == len(generator.c.rates)
         up = generator.ups[at]
         assert isinstance(up, nn.ConvTranspose1d)
@@ -145,7 +164,11 @@ class Stage:
             total += y
         return total.div_(len(mixed))
 
-    def _source(self, spectrum: Tensor, count: int) -> Tensor:
+    def _source(
+        self,
+        spectrum: Tensor,
+        count: int,
+    ) -> Tensor:
         if self.source_stride == 1:
             return kernels.conv1d.conv1d(
                 spectrum, self.source_weight, self.source_bias, 1, None, None
@@ -158,7 +181,11 @@ class Stage:
             wide, self.source_weight, self.source_bias, self.source_stride, None, None
         )
 
-    def _upsampled(self, x: Tensor, steps: Steps) -> Tensor:
+    def _upsampled(
+        self,
+        x: Tensor,
+        steps: Steps,
+    ) -> Tensor:
         wide = convolution_input(x, steps, 1, slope=UP_SLOPE)
         y = kernels.conv1d.conv_transpose1d(wide, self.weight, self.bias, self.rate, None, None)
         first = self.trim
@@ -173,7 +200,12 @@ class Stage:
 class Generator:
     """Computes codec.Generator."""
 
-    def __init__(self, generator: codec.Generator, dtype: torch.dtype, gains: Gains) -> None:
+    def __init__(
+        self,
+        generator: codec.Generator,
+        dtype: torch.dtype,
+        gains: Gains,
+    ) -> None:
         """dtype: of the convolutions."""
         c = generator.c
         self.c = c
@@ -208,7 +240,11 @@ class Generator:
         mask = step_mask(lengths, count, steps.rate, steps.extra).transpose(1, 2)
         return self.transforms.samples(magnitudes.exp(), phases.sin(), mask)
 
-    def _spectrum(self, source: Tensor, lengths: Tensor) -> Tensor:
+    def _spectrum(
+        self,
+        source: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
         """Magnitudes and phases [B, steps, SPECTRUM] of the source. Each row reflects at its own
         end."""
         c = self.c
@@ -220,7 +256,10 @@ class Generator:
         return F.pad((spectrum * mask).to(self.dtype), (0, behind))
 
 
-def _narrow(conv: nn.Conv1d, dtype: torch.dtype) -> nn.Conv1d:
+def _narrow(
+    conv: nn.Conv1d,
+    dtype: torch.dtype,
+) -> nn.Conv1d:
     """The last convolution with weights in 16 bits, whose sums stay in float32."""
     (taps,) = conv.kernel_size
     narrow = nn.Conv1d(conv.in_channels, conv.out_channels, taps, padding=padding_of(conv))
@@ -232,7 +271,10 @@ def _narrow(conv: nn.Conv1d, dtype: torch.dtype) -> nn.Conv1d:
 class Decoder:
     """Computes codec.Decoder with convolutions in 16 bits."""
 
-    def __init__(self, decoder: codec.Decoder) -> None:
+    def __init__(
+        self,
+        decoder: codec.Decoder,
+    ) -> None:
         self.dtype = decoder.asr_res.weight.dtype
         self.gains = Gains()
         hidden = decoder.asr_res.in_channels
@@ -272,7 +314,10 @@ class Decoder:
             x = block(torch.cat((x, beside), dim=-1), gains, steps)
         return self.generator(x, gains, curves[:, :1], noise, 2 * frames)
 
-    def _halved(self, curves: Tensor) -> Tensor:
+    def _halved(
+        self,
+        curves: Tensor,
+    ) -> Tensor:
         """The convolutions of pitch and energy, [B, T, 2]."""
         rows = F.pad(curves, (1, 1)).unfold(2, 3, 2)
         y = (rows * self.weight).sum(-1)

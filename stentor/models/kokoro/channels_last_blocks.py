@@ -28,7 +28,10 @@ from stentor.models.kokoro.lstm_kernels import Recurrence, lstm
 class LSTM:
     """Computes blocks.LSTM: one product for the inputs of all steps, and one kernel."""
 
-    def __init__(self, net: blocks.LSTM) -> None:
+    def __init__(
+        self,
+        net: blocks.LSTM,
+    ) -> None:
         forward, backward = net.all_weights
         weight, last_weight, bias, last_bias = forward
         weight_back, last_weight_back, bias_back, last_bias_back = backward
@@ -36,7 +39,11 @@ class LSTM:
         self.bias = torch.cat((bias + last_bias, bias_back + last_bias_back))
         self.recurrence = Recurrence.of(last_weight, last_weight_back)
 
-    def __call__(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
         """x float32 [B, T, inputs] and lengths [B] -> [B, T, outputs]."""
         inputs = torch.addmm(self.bias, x.flatten(0, 1), self.weight)
         return lstm(inputs.view(*x.shape[:2], 2, -1), self.recurrence, lengths)
@@ -51,7 +58,11 @@ class Gains:
         self._columns = 0
         self._product: tuple[Tensor, Tensor] | None = None
 
-    def add(self, norm: nn.Module, channels: int) -> slice:
+    def add(
+        self,
+        norm: nn.Module,
+        channels: int,
+    ) -> slice:
         """The columns of a norm's gains and shifts, of `channels` each. They are zero for those
         that the norm lacks."""
         assert isinstance(norm, blocks.StyledInstanceNorm)
@@ -70,7 +81,10 @@ class Gains:
         weight = torch.cat(self._weights)
         self._product = (torch.cat(self._biases), weight.t())
 
-    def __call__(self, style: Tensor) -> Tensor:
+    def __call__(
+        self,
+        style: Tensor,
+    ) -> Tensor:
         """style [B, style] -> [B, columns]."""
         assert self._product is not None, "join follows the last norm"
         bias, weight = self._product
@@ -101,7 +115,11 @@ class Convolution:
             assert self.dilation == 1, "a product reads steps side by side"
             self.weight = weight.transpose(1, 2).flatten(1).t().contiguous()
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+    ) -> Tensor:
         """residual + convolution of x [B, pad + T + pad, inputs]: [B, T, outputs]."""
         if self.in_16_bits:
             return kernels.conv1d.conv1d(
@@ -135,7 +153,12 @@ def by_tap(weight: Tensor) -> Tensor:
 class ResidualBlock:
     """Computes blocks.ResidualBlock for inputs of so many channels."""
 
-    def __init__(self, block: nn.Module, inputs: int, gains: Gains) -> None:
+    def __init__(
+        self,
+        block: nn.Module,
+        inputs: int,
+        gains: Gains,
+    ) -> None:
         assert isinstance(block, blocks.ResidualBlock)
         outputs = block.conv1.out_channels
         self.first = gains.add(block.norm1, inputs)
@@ -147,7 +170,12 @@ class ResidualBlock:
         if isinstance(block.conv1x1, nn.Conv1d):
             self.shortcut = Convolution(block.conv1x1, inputs)
 
-    def __call__(self, x: Tensor, gains: Tensor, steps: Steps) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        gains: Tensor,
+        steps: Steps,
+    ) -> Tensor:
         """x [B, T, inputs] -> [B, T, outputs], with a pool [B, 2 T, outputs]."""
         norm = Norm(statistics(x, steps), gains[:, self.first])
         y = convolution_input(x, steps, self.conv1.pad, norm, slope=blocks.SLOPE, pool=self.pool)
@@ -163,7 +191,10 @@ class ResidualBlock:
         return self.conv2(y, x).mul_(0.5**0.5)
 
 
-def _pool(module: nn.Module, inputs: int) -> Pool | None:
+def _pool(
+    module: nn.Module,
+    inputs: int,
+) -> Pool | None:
     """The weights of a block's pool for inputs of so many channels. None: it has none."""
     if not isinstance(module, nn.ConvTranspose1d):
         return None
@@ -176,14 +207,23 @@ def _pool(module: nn.Module, inputs: int) -> Pool | None:
 class SnakeBlock:
     """Computes blocks.SnakeBlock."""
 
-    def __init__(self, block: nn.Module, gains: Gains) -> None:
+    def __init__(
+        self,
+        block: nn.Module,
+        gains: Gains,
+    ) -> None:
         assert isinstance(block, blocks.SnakeBlock)
         firsts = zip(block.convs1, block.adain1, block.alpha1, strict=True)
         seconds = zip(block.convs2, block.adain2, block.alpha2, strict=True)
         self.firsts = [SnakeConvolution(*parts, gains) for parts in firsts]
         self.seconds = [SnakeConvolution(*parts, gains) for parts in seconds]
 
-    def __call__(self, x: Tensor, gains: Tensor, steps: Steps) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        gains: Tensor,
+        steps: Steps,
+    ) -> Tensor:
         """x [B, T, C]."""
         for first, second in zip(self.firsts, self.seconds, strict=True):
             y = first(x, gains, steps)
@@ -194,7 +234,13 @@ class SnakeBlock:
 class SnakeConvolution:
     """A convolution behind a norm and a Snake activation."""
 
-    def __init__(self, conv: nn.Module, norm: nn.Module, alpha: Tensor, gains: Gains) -> None:
+    def __init__(
+        self,
+        conv: nn.Module,
+        norm: nn.Module,
+        alpha: Tensor,
+        gains: Gains,
+    ) -> None:
         assert isinstance(conv, nn.Conv1d)
         self.conv = Convolution(conv, conv.in_channels)
         self.gains = gains.add(norm, conv.in_channels)

@@ -25,7 +25,10 @@ SOURCE_KERNELS = (7, 11)  # of the blocks that read the source
 class Source(nn.Module):
     """Sines at the harmonics of a pitch, mixed into one signal."""
 
-    def __init__(self, upsampling: int) -> None:
+    def __init__(
+        self,
+        upsampling: int,
+    ) -> None:
         super().__init__()
         self.upsampling = upsampling
         self.l_linear = nn.Linear(HARMONICS, 1)
@@ -167,14 +170,20 @@ class Generator(nn.Module):
         end = total - c.fft // 2
         return (samples / weight.clamp(min=1e-8))[:, c.fft // 2 : end]
 
-    def _window(self, like: Tensor) -> Tensor:
+    def _window(
+        self,
+        like: Tensor,
+    ) -> Tensor:
         return torch.hann_window(self.c.fft, device=like.device)
 
 
 class Decoder(nn.Module):
     """Features of the text by frame, pitch and energy -> samples."""
 
-    def __init__(self, c: KokoroConfig) -> None:
+    def __init__(
+        self,
+        c: KokoroConfig,
+    ) -> None:
         super().__init__()
         inputs = WIDTH + RESIDUAL + 2
         style = c.style
@@ -212,7 +221,11 @@ class Decoder(nn.Module):
         return samples
 
 
-def reflected_places(source: Tensor, lengths: Tensor, c: GeneratorConfig) -> Tensor:
+def reflected_places(
+    source: Tensor,
+    lengths: Tensor,
+    c: GeneratorConfig,
+) -> Tensor:
     """Places [B, samples + fft] of the source with half a transform reflected at both ends of each
     row, of `lengths` [B] steps of the pitch."""
     half = c.fft // 2

@@ -1,8 +1,8 @@
 """A Triton kernel for LSTMs in both directions: all steps in one launch.
 
-A CTA runs all steps of some rows in one direction, each row from its own end, so rows of any lengths
-share a launch and none changes another. Products have the digits of float32: weights and outputs are
-sums of two numbers of 16 bits.
+A CTA runs all steps of some rows in one direction, each row from its own end. So rows of any
+lengths share a launch, and none changes another. Products have the digits of float32: weights and
+outputs are sums of two numbers of 16 bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ class Recurrence(NamedTuple):
     weight: Tensor
 
     @classmethod
-    def of(cls, forward: Tensor, backward: Tensor) -> Recurrence:
+    def of(
+        cls,
+        forward: Tensor,
+        backward: Tensor,
+    ) -> Recurrence:
         """Lay out weights [4 H, H] of both directions."""
         weight = torch.stack((forward, backward)).float()
         size = weight.shape[2]
@@ -80,11 +84,13 @@ def _lstm_kernel(
     length = tl.load(lengths_ptr + row, in_rows, 0).to(tl.int32)
     longest = tl.max(length, 0)
     first = row.to(tl.int64) * num_steps
+    out_mask = in_rows[:, None] & (offs_h < SIZE)[None, :]
 
     part_size: tl.constexpr = ROWS * SIZE
     gate_size: tl.constexpr = SIZE * SIZE
     last_ptr += cta * 4 * part_size
     weight_ptr += direction * 8 * gate_size
+    low_weight_ptr = weight_ptr + 4 * gate_size
     mine = offs_b[:, None] * SIZE + offs_h[None, :]
     tl.store(last_ptr + mine, tl.zeros((ROWS, SIZE), tl.float16))
     tl.store(last_ptr + part_size + mine, tl.zeros((ROWS, SIZE), tl.float16))
@@ -109,8 +115,9 @@ def _lstm_kernel(
         gate_cell = tl.zeros((ROWS, SIZE), tl.float32)
         gate_out = tl.zeros((ROWS, SIZE), tl.float32)
         for k in range(0, SIZE, BLOCK_K):
-            last_ptrs = high_ptr + offs_b[:, None] * SIZE + (k + offs_k)[None, :]
-            weight_ptrs = weight_ptr + (k + offs_k)[:, None] * SIZE + offs_h[None, :]
+            places = k + offs_k
+            last_ptrs = high_ptr + offs_b[:, None] * SIZE + places[None, :]
+            weight_ptrs = weight_ptr + places[:, None] * SIZE + offs_h[None, :]
             high = tl.load(last_ptrs)
             low = tl.load(last_ptrs + part_size)
             weight_in = tl.load(weight_ptrs)
@@ -123,10 +130,9 @@ def _lstm_kernel(
             gate_out = tl.dot(low, weight_out, tl.dot(high, weight_out, gate_out))
         # The product of both low parts has no digit of a float32.
         for k in range(0, SIZE, BLOCK_K):
-            last_ptrs = high_ptr + offs_b[:, None] * SIZE + (k + offs_k)[None, :]
-            weight_ptrs = (
-                weight_ptr + 4 * gate_size + (k + offs_k)[:, None] * SIZE + offs_h[None, :]
-            )
+            places = k + offs_k
+            last_ptrs = high_ptr + offs_b[:, None] * SIZE + places[None, :]
+            weight_ptrs = low_weight_ptr + places[:, None] * SIZE + offs_h[None, :]
             high = tl.load(last_ptrs)
             gate_in = tl.dot(high, tl.load(weight_ptrs), gate_in)
             gate_forget = tl.dot(high, tl.load(weight_ptrs + gate_size), gate_forget)
@@ -137,22 +143,24 @@ def _lstm_kernel(
         cell += _sigmoid(gate_in + input_in) * _tanh(gate_cell + input_cell)
         y = _sigmoid(gate_out + input_out) * _tanh(cell)
         out_ptrs = out_ptr + ((first + place) * 2 + direction)[:, None] * SIZE + offs_h[None, :]
-        tl.store(out_ptrs, tl.where(mask, y, 0.0), in_rows[:, None] & (offs_h < SIZE)[None, :])
+        row_y = tl.where(mask, y, 0.0)
+        tl.store(out_ptrs, row_y, out_mask)
         next_ptrs = last_ptr + ((step + 1) % 2) * 2 * part_size + mine
         high = y.to(tl.float16)
         tl.store(next_ptrs, high)
-        tl.store(next_ptrs + part_size, (y - high.to(tl.float32)).to(tl.float16))
+        low = y - high.to(tl.float32)
+        tl.store(next_ptrs + part_size, low.to(tl.float16))
 
     for step in range(longest, num_steps):
         out_ptrs = out_ptr + ((first + step) * 2 + direction)[:, None] * SIZE + offs_h[None, :]
-        tl.store(
-            out_ptrs,
-            tl.zeros((ROWS, SIZE), tl.float32),
-            in_rows[:, None] & (offs_h < SIZE)[None, :],
-        )
+        tl.store(out_ptrs, tl.zeros((ROWS, SIZE), tl.float32), out_mask)
 
 
-def lstm(inputs: Tensor, recurrence: Recurrence, lengths: Tensor) -> Tensor:
+def lstm(
+    inputs: Tensor,
+    recurrence: Recurrence,
+    lengths: Tensor,
+) -> Tensor:
     """Run an LSTM in both directions over rows of these lengths [B].
 
     inputs: products of the gates' inputs with their biases, float32 [B, T, 2, 4 H], gates in the

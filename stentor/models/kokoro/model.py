@@ -58,7 +58,10 @@ class Kokoro(Prompted):
             _on_host(samples)
 
     @torch.inference_mode()
-    def plan(self, rows: Sequence[PieceRow]) -> list[Planned]:
+    def plan(
+        self,
+        rows: Sequence[PieceRow],
+    ) -> list[Planned]:
         tokens = [torch.from_numpy(row.prompt.rows["token"]) for row in rows]
         speeds = [row.prompt.columns["speed"] for row in rows]
         factors = torch.tensor(speeds).to(self.net.device)
@@ -68,7 +71,10 @@ class Kokoro(Prompted):
         return [planned(row.prompt, count[:n], tuple(f)) for row, count, f, n in parts]
 
     @torch.inference_mode()
-    def speak(self, rows: Sequence[PieceRow]) -> list[np.ndarray]:
+    def speak(
+        self,
+        rows: Sequence[PieceRow],
+    ) -> list[np.ndarray]:
         features = []
         tokens = []
         for row in rows:
@@ -98,7 +104,10 @@ class Kokoro(Prompted):
         drawn = normal(uniforms)[:, :count]
         return drawn.view(len(seeds), *shape)
 
-    def _styles(self, rows: Sequence[PieceRow]) -> Tensor:
+    def _styles(
+        self,
+        rows: Sequence[PieceRow],
+    ) -> Tensor:
         styles = np.stack([row.prompt.columns["style"] for row in rows])
         return torch.from_numpy(styles).to(self.net.device)
 

@@ -13,7 +13,12 @@ from torch import Tensor
 class Transforms:
     """Transforms of `fft` samples, `hop` apart, under a Hann window."""
 
-    def __init__(self, fft: int, hop: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        fft: int,
+        hop: int,
+        device: torch.device,
+    ) -> None:
         assert fft % hop == 0, "a sample is in the same number of transforms as another"
         self.fft = fft
         self.hop = hop
@@ -21,7 +26,8 @@ class Transforms:
         wide = torch.float64
         window = torch.hann_window(fft, dtype=wide)[:, None]
         half = fft // 2
-        turns = torch.outer(torch.arange(fft, dtype=wide), torch.arange(half + 1, dtype=wide)) / fft
+        places = torch.arange(fft, dtype=wide)
+        turns = torch.outer(places, places[: half + 1]) / fft
         cosines = torch.cos(2 * math.pi * turns)
         sines = -torch.sin(2 * math.pi * turns)
         self.cosines = (cosines * window)[1 : half + 1].float().to(device)
@@ -34,13 +40,19 @@ class Transforms:
         self.inverse = self._by_hop(parts * window).float().to(device)
         self.weights = self._by_hop(window.square()).float().to(device)
 
-    def _by_hop(self, matrix: Tensor) -> Tensor:
+    def _by_hop(
+        self,
+        matrix: Tensor,
+    ) -> Tensor:
         """A matrix [fft, n] to samples from one transform, as [overlap * n, hop] from those that a
         hop is in, the earliest first."""
         hops = matrix.view(self.overlap, self.hop, -1)
         return hops.flip(0).transpose(1, 2).reshape(-1, self.hop)
 
-    def spectrum(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def spectrum(
+        self,
+        rows: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         """Magnitudes and phases [B, steps, fft / 2 + 1] of rows [B, fft + (steps - 1) * hop]."""
         half = self.fft // 2
         frames = rows.unfold(1, self.fft, self.hop)
@@ -54,19 +66,30 @@ class Transforms:
         # from a negative zero to zero
         return torch.hypot(real, imaginary), torch.atan2(imaginary + 0.0, real)
 
-    def samples(self, magnitudes: Tensor, phases: Tensor, mask: Tensor) -> Tensor:
+    def samples(
+        self,
+        magnitudes: Tensor,
+        phases: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         """Overlap and add of inverse transforms [B, steps, fft / 2 + 1], of which those in `mask`
         [B, steps, 1] exist: [B, (steps - 1) * hop], between the middles of the first and the last.
         """
         scaled = magnitudes * mask
-        bins = torch.cat((scaled * torch.cos(phases), scaled * torch.sin(phases)), dim=-1)
+        real = scaled * torch.cos(phases)
+        imaginary = scaled * torch.sin(phases)
+        bins = torch.cat((real, imaginary), dim=-1)
         sums = self._overlapped(bins, self.inverse)
         weights = self._overlapped(mask, self.weights)
         samples = sums / weights.clamp(min=1e-8)
         half = self.fft // 2
         return samples[:, half : samples.shape[1] - half]
 
-    def _overlapped(self, x: Tensor, matrix: Tensor) -> Tensor:
+    def _overlapped(
+        self,
+        x: Tensor,
+        matrix: Tensor,
+    ) -> Tensor:
         """Samples [B, fft + (steps - 1) * hop] of x [B, steps, n] by a matrix of hops."""
         behind = self.overlap - 1
         wide = F.pad(x, (0, 0, behind, behind))
