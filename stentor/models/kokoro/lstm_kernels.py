@@ -184,6 +184,6 @@ def lstm(
         ROWS=ROWS,
         BLOCK_K=BLOCK_K,
         num_warps=8,
-        num_stages=3,
+        num_stages=4,
     )
     return out
