@@ -1,8 +1,8 @@
 """Measure how densely the package is written: `python scripts/style.py`, which scripts/check runs.
 
-Files that miss a bar stand in scripts/style_exceptions.txt with the measures that they miss. The
-list may only shrink: a file that misses a bar and is not listed fails the check, and so does an
-entry that is no longer needed.
+Files that miss a bar stand in scripts/style_exceptions.txt with the measures that they miss, under
+the reason for it. The list may only shrink: a file that misses a bar and is not listed fails the
+check, and so does an entry that is no longer needed or has no reason.
 
     python scripts/style.py              check the files, and the commits that main does not have
     python scripts/style.py FILE ...     print each place in these files that a measure counts
@@ -28,6 +28,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TREES = ("stentor", "scripts")
 EXCEPTIONS = ROOT / "scripts" / "style_exceptions.txt"
+REASON = "#"
+"""Begins a line with the reason of the entries below it."""
 
 TOKENS_PER_LINE = 10.0
 COLUMNS = 100
@@ -353,13 +355,30 @@ def read_sources() -> Iterator[Source]:
 
 
 def read_exceptions() -> dict[str, list[str]]:
-    """The listed files, each with the measures that it may miss."""
-    lines = (line.split() for line in EXCEPTIONS.read_text(encoding="utf-8").splitlines())
-    return {line[0]: line[1:] for line in lines if line}
+    """The listed files, each with the measures that it may miss. SystemExit for one without a
+    reason."""
+    exceptions: dict[str, list[str]] = {}
+    reason = ""
+    for line in EXCEPTIONS.read_text(encoding="utf-8").splitlines():
+        if line.startswith(REASON):
+            reason = line.removeprefix(REASON).strip()
+        elif line:
+            path, *names = line.split()
+            if not reason:
+                sys.exit(f"{EXCEPTIONS.name}: {path} stands under no reason (a line of {REASON!r})")
+            exceptions[path] = names
+    return exceptions
 
 
 def write_exceptions(exceptions: Mapping[str, list[str]]) -> None:
-    rows = [" ".join([path, *names]) for path, names in sorted(exceptions.items())]
+    """Write the entries that are left under the reasons that they had."""
+    rows = []
+    for line in EXCEPTIONS.read_text(encoding="utf-8").splitlines():
+        path = line.partition(" ")[0]
+        if line.startswith(REASON) or not line:
+            rows.append(line)
+        elif path in exceptions:
+            rows.append(" ".join([path, *exceptions[path]]))
     EXCEPTIONS.write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
