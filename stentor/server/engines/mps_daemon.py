@@ -1,8 +1,8 @@
 """The process that runs a CUDA MPS control daemon for one server:
 `python -m stentor.server.engines.mps_daemon`, with the daemon's folder on its standard input.
 
-Its standard input is a socket to the server. It ends the daemon when that closes, however the
-server went.
+Its standard input is a socket to the server. It ends the daemon when that closes, also if the
+server was killed.
 """
 
 from __future__ import annotations
