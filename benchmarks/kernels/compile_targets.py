@@ -30,13 +30,14 @@ from tests.models.cosyvoice3.compile_kernels import ALL as COSY
 from tests.models.dots_tts.compile_kernels import ALL as DOTS
 from tests.models.fish_s2.compile_kernels import ALL as FISH
 from tests.models.kokoro.compile_kernels import ALL as KOKORO
+from tests.models.vibevoice.compile_kernels import ALL as VIBE
 from tests.models.voxcpm2.compile_kernels import ALL as VOX
 
 
 def of_gpu(arch: int, serving: bool) -> dict[str, Any]:
     found: list[tuple[int, str]] = []
     kernels = set()
-    for cases, dtypes in (*SHARED, *COSY, *DOTS, *FISH, *KOKORO, *VOX):
+    for cases, dtypes in (*SHARED, *COSY, *DOTS, *FISH, *KOKORO, *VIBE, *VOX):
         for what, kernel, _, shared in compiled_cases(
             cases, dtypes[:1] if serving else dtypes, lambda _: (arch,)
         ):

@@ -94,11 +94,10 @@ class CodecBlock(nn.Module):
         mixer = self.mixer
         assert mixer.bias is not None
         if state is None:
-            x, _ = mix(x, None, None, self.norm.kernel_args, mixer.weight, mixer.bias)
+            x, _ = mix(x, None, self.norm.kernel_args, mixer.weight, mixer.bias)
         else:
             past = state.old[mixer.key]
-            ahead = state.steps_ahead(x.shape[1])
-            x, last = mix(x, past, ahead, self.norm.kernel_args, mixer.weight, mixer.bias)
+            x, last = mix(x, past, self.norm.kernel_args, mixer.weight, mixer.bias)
             state.new[mixer.key] = last
         if x.shape[2] > MAX_FUSED_WIDTH:
             wide: Tensor = x + self.ffn(self.ffn_norm(x))
@@ -124,7 +123,7 @@ def resample(conv: nn.Module, x: Tensor, state: StreamingState) -> Tensor:
         return convolve(conv, x, state)
     steps = x.transpose(1, 2)
     steps, state.new[conv.key] = kernels.conv1d.concat_history(
-        steps, state.old[conv.key], conv.tail, None, keep=True, ahead=state.steps_ahead(x.shape[2])
+        steps, state.old[conv.key], conv.tail, None, keep=True
     )
     if isinstance(conv, CausalConvTranspose1d):
         return _upsampled(conv, steps).transpose(1, 2)

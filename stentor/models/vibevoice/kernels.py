@@ -50,7 +50,6 @@ def _normed_steps(
 def _mix_kernel(
     x_ptr,
     past_ptr,
-    ahead_ptr,
     norm_ptr,
     weight_ptr,
     bias_ptr,
@@ -63,7 +62,6 @@ def _mix_kernel(
     stride_pt,
     stride_tap,
     eps,
-    HAS_AHEAD: tl.constexpr,
     STORE_LAST: tl.constexpr,
     CAST_FIRST: tl.constexpr,
     TAPS: tl.constexpr,
@@ -102,8 +100,6 @@ def _mix_kernel(
     if STORE_LAST and tl.program_id(0) == 0:
         entry = tl.arange(0, TAIL_BLOCK)[:, None]
         place = entry + num_steps
-        if HAS_AHEAD:
-            place -= tl.load(ahead_ptr + batch).to(tl.int32)
         is_entry = entry < tail
         last = _normed_steps(
             x_ptr,
@@ -125,13 +121,12 @@ def _mix_kernel(
 def mix(
     x: Tensor,
     past: Tensor | None,
-    ahead: Tensor | None,
     norm: Norm,
     weight: Tensor,
     bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """x + depthwise convolution of norm(x), for x [B, n, C], C a power of two: [B, n, C]. Behind it
-    the last inputs of the convolution [B, taps - 1, C], before the last `ahead` [B].
+    the last inputs of the convolution [B, taps - 1, C].
 
     past: [B, taps - 1, C] of the call before. None: zeros, and the second result is not to be used.
     weight [C, 1, taps] is laid out tap by tap.
@@ -152,7 +147,6 @@ def mix(
     _mix_kernel[(triton.cdiv(count, block), batch)](
         x,
         past,
-        x if ahead is None else ahead,
         scale,
         weight,
         bias,
@@ -165,7 +159,6 @@ def mix(
         past.stride(1),
         weight.stride(2),
         eps,
-        HAS_AHEAD=ahead is not None,
         STORE_LAST=stores,
         CAST_FIRST=cast_first,
         TAPS=taps,

@@ -22,6 +22,7 @@ from stentor.models.vibevoice.config import HeadConfig
 from stentor.models.vibevoice.diffusion import DiffusionHead, add_modulated_norm
 from stentor.models.vibevoice.kernels import MAX_FUSED_WIDTH
 from stentor.models.vibevoice.solver import solve, solver_table, times_table
+from tests.helpers.child import python
 from tests.helpers.kernel_tests import DEVICE, DTYPES, close, random
 
 pytestmark = pytest.mark.usefixtures("kernel_test")
@@ -154,3 +155,10 @@ def test_a_wide_convolution_by_products_equals_one_by_its_kernel(kind, chunks, m
         results.append(torch.cat(outputs, dim=2).float())
     by_kernel, by_products = results
     assert (by_products - by_kernel).norm() / by_kernel.norm() < 1e-3
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_gpus():
+    done = python("-m", "tests.models.vibevoice.compile_kernels", TRITON_INTERPRET="0")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) >= 10
