@@ -416,12 +416,8 @@ def chosen_parts(text: str) -> list[str]:
     return parts
 
 
-def main() -> int:
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    p.add_argument("models", nargs="*", default=list(MODELS))
-    p.add_argument("--parts", type=chosen_parts, default=list(PARTS))
+def device_arguments(p: argparse.ArgumentParser) -> None:
+    """Arguments of a comparison of engines on several devices."""
     p.add_argument("--devices", type=words, default=["cuda:0", "cuda:1"])
     p.add_argument("--slots", type=int, default=256, help="of each engine")
     p.add_argument(
@@ -432,24 +428,33 @@ def main() -> int:
     p.add_argument("--seconds", type=float, default=6.0, help="of the window of each load")
     p.add_argument("--rounds", type=int, default=1, help="of the loads")
     p.add_argument("--processes", type=int, default=4, help="of clients, for each device")
+    p.add_argument("--drain-seconds", type=float, default=30.0)
+    p.add_argument(
+        "--flags", type=str.split, default=[], help="further flags of stentor serve, in one word"
+    )
+    p.add_argument("--limit", type=float, default=600.0, help="seconds for everything")
+    p.add_argument("--json", type=Path)
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("models", nargs="*", default=list(MODELS))
+    p.add_argument("--parts", type=chosen_parts, default=list(PARTS))
+    device_arguments(p)
     p.add_argument(
         "--memory-gb",
         type=words,
         default=[],
         help="of an engine of each model; default: the server's",
     )
-    p.add_argument("--drain-seconds", type=float, default=30.0)
     p.add_argument(
         "--also-api-processes",
         type=numbers,
         default=[],
         help="measure both engines of the first model with so many API processes too",
     )
-    p.add_argument(
-        "--flags", type=str.split, default=[], help="further flags of stentor serve, in one word"
-    )
-    p.add_argument("--limit", type=float, default=600.0, help="seconds for everything")
-    p.add_argument("--json", type=Path)
     run = Run(p.parse_args())
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -36,9 +36,9 @@ from benchmarks.replicas.devices import (
     Place,
     Run,
     crowd,
+    device_arguments,
     figures,
     measured_load,
-    numbers,
     started,
     wait,
     words,
@@ -113,22 +113,9 @@ def main() -> int:
     )
     p.add_argument("models", nargs="*", default=["dummy:qwen3-tts-1.7b-customvoice"])
     p.add_argument("--parts", type=words, default=["loads", "killed"])
-    p.add_argument("--devices", type=words, default=["cuda:0", "cuda:1"])
     p.add_argument("--engines-per-gpu", type=int, default=1)
-    p.add_argument("--slots", type=int, default=256, help="of each engine")
-    p.add_argument("--streams", type=numbers, default=[64, 256], help="a device, of the loads")
-    p.add_argument("--clients", type=int, default=64, help="a device, while an engine is killed")
-    p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
-    p.add_argument("--seconds", type=float, default=6.0, help="of the window of each load")
-    p.add_argument("--rounds", type=int, default=1, help="of the loads")
-    p.add_argument("--processes", type=int, default=4, help="of clients, for each device")
     p.add_argument("--memory-gb", type=words, default=[], help="of a server; default: the server's")
-    p.add_argument("--drain-seconds", type=float, default=30.0)
-    p.add_argument(
-        "--flags", type=str.split, default=[], help="further flags of stentor serve, in one word"
-    )
-    p.add_argument("--limit", type=float, default=600.0, help="seconds for everything")
-    p.add_argument("--json", type=Path)
+    device_arguments(p)
     run = Run(p.parse_args())
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
