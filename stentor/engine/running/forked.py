@@ -3,10 +3,12 @@ would wait for them forever in its next product. Every other thread starts threa
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -17,8 +19,12 @@ PF_FORKNOEXEC = 0x40
 
 def forked() -> bool:
     """Whether this process is a copy of another one. Only Linux shows that."""
-    if sys.platform != "linux":
-        return False
+    return sys.platform == "linux" and _is_copy(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _is_copy(pid: int) -> bool:
+    # each prompt asks; a process learns it once, and a copy of it has another number
     stat = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
     flags = stat.rpartition(")")[2].split()[6]
     return bool(int(flags) & PF_FORKNOEXEC)
