@@ -23,15 +23,15 @@ PERCENTILES = (50, 95, 99)
 @dataclass(frozen=True)
 class Loop:
     """A load. models: names for requests, each with `clients` streams at once by `processes`
-    processes; None: requests name no model. seconds: of the window. extra: fields of each
-    request."""
+    processes; None: requests name no model. seconds: of the window. extras: fields of each request,
+    of which client process i sends the i-th, from the first again behind the last."""
 
     url: str
     models: Sequence[str | None]
     clients: int
     processes: int
     seconds: float
-    extra: Mapping[str, Any]
+    extras: Sequence[Mapping[str, Any]]
     texts: str = "medium"
 
     def run(self) -> dict[str, Any]:
@@ -53,11 +53,12 @@ class Loop:
             return self._figures(Path(folder), len(parts))
 
     def _command(self, folder: str, number: int, model: str | None, clients: int) -> list[str]:
+        extra = self.extras[number % len(self.extras)]
         words = [
             *(sys.executable, "-m", "stentor", "bench", "serve", "--base-url", self.url),
             *("--response-format", "pcm", "--disable-tqdm", "--save-result"),
             *("--warmup-seconds", f"{WARM_S}", "--duration", f"{self.seconds}"),
-            *("--dataset-name", self.texts, "--extra-body", json.dumps(self.extra)),
+            *("--dataset-name", self.texts, "--extra-body", json.dumps(extra)),
             *("--ready-check-timeout-sec", "0", "--result-dir", folder),
             *("--result-filename", f"{number}", "--seed", f"{number}"),
             *("--max-concurrency", f"{clients}"),

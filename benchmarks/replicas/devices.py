@@ -31,6 +31,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import wave
@@ -40,7 +41,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import aiohttp
 import numpy as np
@@ -49,9 +50,9 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[2])
 )  # this tree, also where none is installed
 from benchmarks.processes import ENGINE, CpuUse, running
-from benchmarks.replicas.closed_loop import Loop
+from benchmarks.replicas.closed_loop import Loop, percentiles
 from benchmarks.replicas.streams import PATH, Crowd, Speech, Stream, milliseconds
-from benchmarks.server.serve import Server, body, slug
+from benchmarks.server.serve import ROOT, Server, body, slug
 
 MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2")
 NAMES = ("first", "second")
@@ -74,6 +75,7 @@ class Place:
     device: str
     names: Sequence[str]
     flags: Sequence[str] = ()
+    tree: Path = ROOT
     server: Server = field(init=False)
     port: int | None = None
 
@@ -95,6 +97,7 @@ class Place:
             self.args.slots,
             self.log,
             flags,
+            self.tree,
             names=self.names,
             port=self.port,
         )
@@ -160,7 +163,9 @@ class Run:
         level[path[-1]] = value
         print(" ".join(path), json.dumps(value), flush=True)
         if self.args.json:
-            self.args.json.write_text(json.dumps(self.row, indent=1) + "\n", encoding="utf-8")
+            self.args.json.write_text(
+                json.dumps(self.row, indent=1, default=str) + "\n", encoding="utf-8"
+            )
 
     def part(self, name: str, seconds: float, work: Callable[..., None], *values: Any) -> None:
         """Do a part if there is time for it: work(this run, *values)."""
@@ -174,12 +179,46 @@ class Run:
             self.note("failed", name, value=traceback.format_exc()[-2000:])
 
 
-def measured_load(place: Place, names: Sequence[str], streams: int) -> dict[str, Any]:
+class RunningRequests:
+    """Running requests of each engine of a server inside `with`, sampled in a thread."""
+
+    INTERVAL_S = 0.25  # half of the time between two reports of an engine
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._samples: dict[str, list[float]] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def percentiles(self) -> dict[str, dict[str, float]]:
+        """By engine, over the samples in which it had requests."""
+        return {
+            engine: percentiles([count for count in counts if count])
+            for engine, counts in self._samples.items()
+        }
+
+    def _sample(self) -> None:
+        while not self._over.wait(self.INTERVAL_S):
+            for name, model in self._place.health().items():
+                for number, engine in enumerate(model.get("engines", ())):
+                    counts = self._samples.setdefault(f"{name} {number}", [])
+                    counts.append(engine.get("running", 0))
+
+
+def measured_load(place: Place, names: Sequence[str | None], streams: int) -> dict[str, Any]:
     """Figures of a closed loop of so many streams of each name, with the CPU time of the server."""
     args = place.args
-    extra = body(place.model, args.audio)
-    loop = Loop(place.url, names, streams, args.processes, args.seconds, extra)
-    with CpuUse(place.server.process.pid) as use:
+    extras = [body(place.model, seconds) for seconds in args.audio]
+    loop = Loop(place.url, names, streams, args.processes, args.seconds, extras)
+    with CpuUse(place.server.process.pid) as use, RunningRequests(place) as requests:
         figures = loop.run()
     audio = figures["audio_s"] or 1.0
     return figures | {
@@ -188,6 +227,7 @@ def measured_load(place: Place, names: Sequence[str], streams: int) -> dict[str,
         "api_processes": len(use.api),
         "busiest_api_process_of_one_core": round(use.busiest(use.api), 2),
         "busiest_engine_of_one_core": round(use.busiest(use.engines), 2),
+        "running_requests": requests.percentiles(),
     }
 
 
@@ -207,7 +247,7 @@ def speeches(place: Place, clients: int, names: Sequence[str | None]) -> list[Sp
     """Requests for each name, raw and as events, with the size of their undisturbed answer."""
     requests = []
     for name in names:
-        form = body(place.model, place.args.audio) | {
+        form = body(place.model, place.args.audio[0]) | {
             "input": TEXT,
             "response_format": "pcm",
             "stream_format": "audio",
@@ -311,7 +351,7 @@ def voice(run: Run, place: Place, label: str) -> None:
     if upload.status != 200:
         value["message"] = upload.body[:300].decode()
     for name in (*NAMES, *NAMES):
-        request = body(place.model, place.args.audio) | {"input": TEXT, "response_format": "pcm"}
+        request = body(place.model, place.args.audio[0]) | {"input": TEXT, "response_format": "pcm"}
         request |= {"model": name, "voice": "anna", "stream_format": "audio"}
         answer = fetch("POST", place.url + PATH, json=request)
         figures = {
@@ -407,6 +447,11 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in words(text)]
 
 
+def decimals(text: str) -> list[float]:
+    """Decimal numbers with commas between them."""
+    return [float(word) for word in words(text)]
+
+
 def chosen_parts(text: str) -> list[str]:
     """Names of parts with commas between them."""
     parts = words(text)
@@ -424,7 +469,13 @@ def device_arguments(p: argparse.ArgumentParser) -> None:
         "--streams", type=numbers, default=[64, 256], help="a device, of the closed loops"
     )
     p.add_argument("--clients", type=int, default=64, help="a device, of the other parts")
-    p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
+    p.add_argument(
+        "--audio",
+        type=decimals,
+        default=[12.0],
+        help="seconds of audio per request; several, with commas, of one client process after another, "
+        "so that requests do not run in step",
+    )
     p.add_argument("--seconds", type=float, default=6.0, help="of the window of each load")
     p.add_argument("--rounds", type=int, default=1, help="of the loads")
     p.add_argument("--processes", type=int, default=4, help="of clients, for each device")

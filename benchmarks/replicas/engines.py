@@ -9,7 +9,9 @@ Run: python benchmarks/replicas/engines.py [--parts loads,killed] --json FILE [M
 Needs: the GPUs of `--devices`, and the packages of `stentor[server]` and `stentor[bench]`.
 
 Two servers start at once: `one` has one engine on the first device, `several` has
-`--engines-per-gpu` on each device. They are measured in turns, while the other one is idle.
+`--engines-per-gpu` on each device. With --named there is a third, `named`, whose engines have a name
+and the same number of clients each, so that no balance of requests is in its figures. With --base
+`base` has one engine of another tree. They are measured in turns, while the others are idle.
 
 loads    closed loops of `--streams` streams a device
 killed   SIGKILL for one engine of `several` under load, until the server has started it again
@@ -33,6 +35,7 @@ sys.path.insert(
 )  # this tree, also where none is installed
 from benchmarks.processes import ENGINE, running
 from benchmarks.replicas.devices import (
+    NAMES,
     Place,
     Run,
     crowd,
@@ -50,25 +53,36 @@ KILL_S = 25.0  # of the part
 
 def engines_per_server(args: argparse.Namespace) -> dict[str, int]:
     """Engines of each server, by label."""
-    return {"one": 1, "several": len(args.devices) * args.engines_per_gpu}
+    return {
+        "one": 1,
+        "several": len(args.devices) * args.engines_per_gpu,
+        "named": len(NAMES),
+    }
 
 
 def places_of(args: argparse.Namespace, work: Path) -> dict[str, list[Place]]:
     """The servers by label."""
     (model,) = args.models
     several = [*args.flags, "--engines-per-gpu", str(args.engines_per_gpu)]
-    return {
+    devices = ",".join(args.devices)
+    places = {
         "one": [Place(args, model, work / "one.log", args.devices[0], (), args.flags)],
-        "several": [Place(args, model, work / "several.log", ",".join(args.devices), (), several)],
+        "several": [Place(args, model, work / "several.log", devices, (), several)],
     }
+    if args.named:
+        places["named"] = [Place(args, model, work / "named.log", devices, NAMES, args.flags)]
+    if args.base:
+        place = Place(args, model, work / "base.log", args.devices[0], (), args.flags, args.base)
+        places["base"] = [place]
+    return places
 
 
 def wait_for_engines(place: Place, count: int) -> None:
     """Return once so many engines are ready: the server is with the first."""
 
     def ready() -> bool:
-        (state,) = place.health().values()
-        return [engine["phase"] for engine in state["engines"]] == ["ready"] * count
+        engines = [engine for state in place.health().values() for engine in state["engines"]]
+        return [engine["phase"] for engine in engines] == ["ready"] * count
 
     wait(ready)
 
@@ -81,15 +95,23 @@ def gpu_lines(place: Place) -> list[str]:
 
 def loads(run: Run, places: dict[str, Place]) -> None:
     """Each server in turns, with each number of streams."""
-    devices = {"one": 1, "several": len(run.args.devices)}
+    unnamed: list[str | None] = [None]
+    names: dict[str, list[str | None]] = {
+        "one": unnamed,
+        "base": unnamed,
+        "several": unnamed * len(run.args.devices),
+        "named": [*NAMES],
+        "named, first alone": [NAMES[0]],
+        "named, second alone": [NAMES[1]],
+    }
+    arms = [label for label in names if label.partition(",")[0] in places]
     for streams in run.args.streams:
         for turn in range(run.args.rounds):
-            for label in sorted(places, reverse=bool(turn % 2)):
+            for label in sorted(arms, reverse=bool(turn % 2)):
                 if time.monotonic() > run.end - run.args.seconds - LOAD_S:
                     run.note("left out", f"{label} {streams} {turn}", value="no time")
                     continue
-                names = [None] * devices[label]
-                result = measured_load(places[label], names, streams)
+                result = measured_load(places[label.partition(",")[0]], names[label], streams)
                 run.note("loads", f"{label} {streams} {turn}", value=result)
 
 
@@ -114,6 +136,8 @@ def main() -> int:
     p.add_argument("models", nargs="*", default=["dummy:qwen3-tts-1.7b-customvoice"])
     p.add_argument("--parts", type=words, default=["loads", "killed"])
     p.add_argument("--engines-per-gpu", type=int, default=1)
+    p.add_argument("--named", action="store_true", help="a server with a name for each engine too")
+    p.add_argument("--base", type=Path, help="a tree, to compare with one engine of it")
     p.add_argument("--memory-gb", type=words, default=[], help="of a server; default: the server's")
     device_arguments(p)
     run = Run(p.parse_args())
@@ -123,6 +147,8 @@ def main() -> int:
         places = {label: of[0] for label, of in ready.items()}
         counts = engines_per_server(run.args)
         for label, place in places.items():
+            if label == "base":
+                continue  # it may know nothing of engines
             wait_for_engines(place, counts[label])
             run.note("all_engines_ready_s", label, value=round(time.monotonic() - run.began, 1))
             run.note("log", label, value=gpu_lines(place))

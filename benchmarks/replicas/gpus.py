@@ -127,7 +127,7 @@ def load(
 ) -> dict[str, Any]:
     """Figures of a closed loop of clients in several processes."""
     extra = forced(frames, args.model, "max_new_tokens") | {"guard": False}
-    return Loop(url, [None], clients, args.processes, args.seconds, extra, texts).run()
+    return Loop(url, [None], clients, args.processes, args.seconds, [extra], texts).run()
 
 
 def forced(frames: int, model: str, name: str) -> dict[str, Any]:
