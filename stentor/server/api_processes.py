@@ -2,8 +2,8 @@
 `stentor serve --api-processes N`.
 
 The first one owns the engines and starts the others. Each has its own socket to every engine. The
-kernel spreads connections over them. Limits count over all of them in shared memory. A process
-requests outcomes and metrics from the others.
+kernel spreads connections over them. Limits and open requests to each engine count over all of them
+in shared memory. A process requests outcomes and metrics from the others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
 from stentor.server.metrics import OF_ENGINES
 from stentor.server.speech.outcomes import Outcome
-from stentor.server.state import SHARED, Counts, Others, Server
+from stentor.server.state import Counts, Others, Server
 from stentor.server.stop_signals import StopSignals
 
 log = logging.getLogger("stentor.server")
@@ -261,10 +261,11 @@ class ApiProcesses(Others):
         self.config = config
         self.port = port
         self.stop = stop
-        size = 8 * len(SHARED) * config.api_processes
+        engines = len(config.engines)
+        size = Counts.size(engines, config.api_processes)
         self._memory = os.memfd_create("stentor-counts")
         os.ftruncate(self._memory, size)
-        self.counts = Counts(mmap.mmap(self._memory, size))
+        self.counts = Counts(engines, mmap.mmap(self._memory, size))
         self._controls: dict[int, Control] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._links: dict[int, _Links] = {}
@@ -546,4 +547,4 @@ def read_start() -> tuple[Start, Counts]:
     """Read the orders of the first process, and nothing behind them."""
     with socket.socket(fileno=os.dup(0)) as connection, connection.makefile("rb", 0) as file:
         start = msgspec.json.decode(file.readline(), type=Start)
-    return start, Counts(mmap.mmap(start.counts, 0), start.api)
+    return start, Counts(len(start.config.engines), mmap.mmap(start.counts, 0), start.api)

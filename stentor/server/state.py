@@ -21,6 +21,7 @@ from stentor.server.config import ServerConfig, value_at
 from stentor.server.engines.attached import AttachedEngine
 from stentor.server.engines.launch import EngineFactory, EngineGpu
 from stentor.server.engines.lifecycle import OwnedEngine, Start
+from stentor.server.engines.open_requests import OpenRequests
 from stentor.server.limits import LIMITS, MIB, Limits
 from stentor.server.metrics import Metrics
 from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, names
@@ -39,25 +40,39 @@ SHARED = ("requests", "bodies", "sessions")
 
 
 class Counts:
-    """Counts that the limits of a server look at, over all of its API processes. Each writes a row
-    of its own, without a lock: two that check at once may each admit one more."""
+    """Counts of a server over all of its API processes: those that limits look at, and the open
+    requests to each engine. Each process writes a row of its own, without a lock: two that check at
+    once may each admit one more."""
 
-    def __init__(self, memory: mmap.mmap | bytearray | None = None, row: int = 0) -> None:
-        self._cells = memoryview(memory or bytearray(8 * len(SHARED))).cast("q")
-        self._row = row * len(SHARED)
+    def __init__(
+        self, engines: int = 1, memory: mmap.mmap | bytearray | None = None, row: int = 0
+    ) -> None:
+        """memory: `Counts.size` bytes that the processes share. row: the number of this process."""
+        self._width = len(SHARED) + engines
+        self._cells = memoryview(memory or bytearray(self.size(engines))).cast("q")
+        self._row = row
+
+    @staticmethod
+    def size(engines: int, processes: int = 1) -> int:
+        """Bytes of memory."""
+        return 8 * (len(SHARED) + engines) * processes
 
     def add(self, name: str, count: int) -> None:
         """Add to this process's count."""
-        self._cells[self._row + SHARED.index(name)] += count
+        self._cells[self._row * self._width + SHARED.index(name)] += count
 
     def total(self, name: str) -> int:
         """The count of all processes."""
-        return sum(self._cells[SHARED.index(name) :: len(SHARED)])
+        return sum(self._cells[SHARED.index(name) :: self._width])
+
+    def open_requests(self, engine: int) -> OpenRequests:
+        """Open requests to an engine, by its number."""
+        return OpenRequests(self._cells[len(SHARED) + engine :: self._width], self._row)
 
     def clear(self, row: int) -> None:
         """Forget what a process that is gone had counted."""
-        for i in range(len(SHARED)):
-            self._cells[row * len(SHARED) + i] = 0
+        for i in range(self._width):
+            self._cells[row * self._width + i] = 0
 
 
 class Others:
@@ -101,14 +116,15 @@ class Server:
         theirs, in their order."""
         self.config = config
         self.limits = limits
-        self.counts = counts or Counts()
+        self.counts = counts or Counts(len(config.engines))
         # the rest is for requests
         self.max_sessions = min(config.ws_max_sessions, limits.max_connections // 2)
         hosts = [ModelHost(name, config, give_up, limits) for name, _ in names(config)]
         if attached:
             for number, place in enumerate(config.engines):
                 host = hosts[place.model]
-                host.engines.append(AttachedEngine(host, number, attached))
+                open_requests = self.counts.open_requests(number)
+                host.engines.append(AttachedEngine(host, number, attached, open_requests))
         else:
             self._own_engines(hosts, start, gpus)
         self.hosts = ModelHosts(hosts, config.served_model_name[len(hosts) :])
@@ -155,7 +171,12 @@ class Server:
             name, model = models[place.model]
             if start is None:
                 starting: Start = EngineFactory(
-                    name, model, self.config, number, value_at(gpus, number)
+                    name,
+                    model,
+                    self.config,
+                    number,
+                    value_at(gpus, number),
+                    self.counts.open_requests(number),
                 )
             else:
                 starting = start(name, model)

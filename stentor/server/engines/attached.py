@@ -8,16 +8,20 @@ import socket
 from stentor.errors import EngineError
 from stentor.server.engines.client import EngineLink
 from stentor.server.engines.model_engine import EngineHost, ModelEngine, Phase
+from stentor.server.engines.open_requests import OpenRequests
 
 
 class AttachedEngine(ModelEngine):
     """An engine that the first API process owns."""
 
-    def __init__(self, host: EngineHost, number: int, api: int) -> None:
-        """api: the number of this process."""
+    def __init__(
+        self, host: EngineHost, number: int, api: int, open_requests: OpenRequests | None = None
+    ) -> None:
+        """api: the number of this process. open_requests: to the engine, of all processes."""
         super().__init__(host, number)
         self.attached = 0  # sockets to it, so far
         self._api = api
+        self._open_requests = open_requests
         self._attaching = 0
         self._reported: Phase = "loading"  # by the first process
 
@@ -49,7 +53,7 @@ class AttachedEngine(ModelEngine):
         """Use another process of the engine from now on."""
         self.attached += 1
         number = self.attached
-        link = EngineLink(self.host.name, self._api, self._settle)
+        link = EngineLink(self.host.name, self._api, self._settle, self._open_requests)
         self._attaching += 1
         try:
             await asyncio.get_running_loop().create_connection(lambda: link, sock=connection)

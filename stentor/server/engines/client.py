@@ -26,6 +26,7 @@ from stentor.engine.stream import Chunk
 from stentor.errors import EngineError, InvalidRequest, Overloaded, StentorError
 from stentor.models.info import Adapter, ModelInfo, ReferenceAudio, SpeechRequest
 from stentor.server.engines import messages as m
+from stentor.server.engines.open_requests import OpenRequests
 from stentor.server.limits import LIMITS
 
 Send = Callable[[m.Command, Sequence[np.ndarray]], None]
@@ -118,10 +119,15 @@ class EngineClient:
     """Requests to one engine, from the event loop of an API process."""
 
     def __init__(
-        self, name: str, api: int, send: Send, unsent: Callable[[], int] = lambda: 0
+        self,
+        name: str,
+        api: int,
+        send: Send,
+        unsent: Callable[[], int] = lambda: 0,
+        open_requests: OpenRequests | None = None,
     ) -> None:
         """name: what errors call the model. api: the number of this API process. unsent: bytes that
-        the engine has not read."""
+        the engine has not read. open_requests: of all API processes, to this engine."""
         self.name = name
         self.health: Health | None = None  # of the last beat
         self.lost: EngineError | None = None  # why nothing is taken any more
@@ -133,6 +139,7 @@ class EngineClient:
         self._api = api
         self._ids = itertools.count(api << m.API_BITS)
         self._open: dict[int, EngineStream] = {}
+        self._open_requests = open_requests or OpenRequests()
         self._calls: dict[int, asyncio.Future[m.Result]] = {}
         self._sent: LruCache[int] = LruCache(
             RECORDINGS_BYTES, float
@@ -146,8 +153,8 @@ class EngineClient:
 
     @property
     def open(self) -> int:
-        """Requests that have not ended."""
-        return len(self._open)
+        """Requests of all API processes that have not ended."""
+        return self._open_requests.total
 
     def send(self, command: m.Command, arrays: Sequence[np.ndarray] = ()) -> None:
         """Send a command. If the engine is gone, nothing happens: open requests end by
@@ -212,6 +219,7 @@ class EngineClient:
         )
         resend = partial(self._send_submit, command, req, every_recording=True)
         stream = self._open[command.id] = EngineStream(self, command.id, resend)
+        self._open_requests.note(len(self._open))
         if self._unsent() > LIMITS.unsent_mb << 20:
             self._close(stream)
             stream.put(Overloaded(f"the engine of {self.name} does not read its requests"))
@@ -364,6 +372,7 @@ class EngineClient:
     def _close(self, stream: EngineStream) -> None:
         """Forget a finished request."""
         del self._open[stream.id]
+        self._open_requests.note(len(self._open))
         stream.ended = True
 
     def _audio(self, event: m.Audio, data: m.Reader) -> None:
@@ -434,9 +443,17 @@ class EngineLink(asyncio.Protocol):
     they are written are dropped, with its recordings.
     """
 
-    def __init__(self, name: str, api: int, lost: Callable[[], None] = lambda: None) -> None:
-        """lost: called once the engine is gone."""
-        self.client = EngineClient(name, api, self._send, lambda: self._waiting_bytes)
+    def __init__(
+        self,
+        name: str,
+        api: int,
+        lost: Callable[[], None] = lambda: None,
+        open_requests: OpenRequests | None = None,
+    ) -> None:
+        """lost: called once the engine is gone. open_requests: as for `EngineClient`."""
+        self.client = EngineClient(
+            name, api, self._send, lambda: self._waiting_bytes, open_requests
+        )
         self._lost = lost
         self._unpacker = m.Unpacker()
         self._transport: asyncio.WriteTransport | None = None

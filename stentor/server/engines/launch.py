@@ -23,6 +23,7 @@ from stentor.host.machine import cpus
 from stentor.server.config import EnginePlace, ServerConfig, Value, value_at
 from stentor.server.engines import messages as m
 from stentor.server.engines.client import RECORDINGS_BYTES, EngineLink
+from stentor.server.engines.open_requests import OpenRequests
 from stentor.server.engines.process import Load
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.load_options import load_options
@@ -76,10 +77,17 @@ class ProcessEngine:
     """An engine in a process of its own. `client` reaches it. `ended` has its exit code once it is
     gone."""
 
-    def __init__(self, name: str, load: Load, environment: Mapping[str, str]) -> None:
-        """environment: variables of its process in addition to those of this one."""
+    def __init__(
+        self,
+        name: str,
+        load: Load,
+        environment: Mapping[str, str],
+        open_requests: OpenRequests | None = None,
+    ) -> None:
+        """environment: variables of its process in addition to those of this one. open_requests: to
+        it, of all API processes."""
         self._loop = asyncio.get_running_loop()
-        self.link = EngineLink(name, 0)
+        self.link = EngineLink(name, 0, open_requests=open_requests)
         self.client = self.link.client
         self._ours, theirs = socket.socketpair()
         with theirs:
@@ -146,13 +154,14 @@ class EngineGpu:
 @dataclass(frozen=True)
 class EngineFactory:
     """Starts an engine of a model: calling it runs a process. at: its place among the server's
-    engines."""
+    engines. open_requests: to it, of all API processes."""
 
     name: str
     model: str | None
     config: ServerConfig
     at: int = 0
     gpu: EngineGpu = EngineGpu()
+    open_requests: OpenRequests | None = None
 
     def __call__(
         self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool
@@ -160,7 +169,7 @@ class EngineFactory:
         """Start it with these adapters. The first start has all that the flags name, or fails. A
         later one has slots as the first, and what cannot be loaded again is left out."""
         load = self.load(adapters, last, warm_up)
-        return ProcessEngine(self.name, load, self.gpu.environment)
+        return ProcessEngine(self.name, load, self.gpu.environment, self.open_requests)
 
     def load(self, adapters: Mapping[str, str], last: m.Ready | None, warm_up: bool) -> Load:
         """The order to its process."""

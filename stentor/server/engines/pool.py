@@ -1,4 +1,5 @@
-"""Requests to a model over its engines: each goes to the one with the fewest open requests."""
+"""Requests to a model over its engines: each goes to the one with the fewest open requests, those of
+other API processes included."""
 
 from __future__ import annotations
 

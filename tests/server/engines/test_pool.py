@@ -3,8 +3,10 @@ model."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,14 +23,17 @@ from stentor.engine.once import CacheCounts
 from stentor.errors import EngineError, InvalidRequest
 from stentor.models.info import Adapter, SpeechRequest
 from stentor.server.config import ServerConfig, build
+from stentor.server.engines.client import EngineClient
 from stentor.server.engines.launch import EngineFactory, cpu_share
 from stentor.server.engines.model_engine import ModelEngine
 from stentor.server.engines.mps_policy import policy
 from stentor.server.engines.pool import TRY_EVERY, EnginePool, PoolAdapter
+from stentor.server.state import Counts
 from tests.helpers import adapters
 from tests.helpers.descendants import engines, kill
 from tests.helpers.local_engine import configured, local_engine
-from tests.helpers.server_live import Live, pcm, serving, tone_wav, until
+from tests.helpers.patience import until
+from tests.helpers.server_live import Live, pcm, serving, tone_wav
 from tests.server.test_api_processes import ASK, LONGEST, SPEECH, Processes, frames, several
 
 HEALTH = Health(
@@ -110,8 +115,65 @@ def test_a_request_goes_to_the_engine_with_the_fewest_open_requests() -> None:
     assert (busy.open, idle.open) == (6, 6)
 
 
+def several_processes(processes: int) -> list[list[EngineClient]]:
+    """Clients of two engines, in each of some API processes."""
+    memory = bytearray(Counts.size(engines=2, processes=processes))
+    return [
+        [
+            EngineClient(f"engine {i}", api, lambda *_: None, open_requests=counts.open_requests(i))
+            for i in range(2)
+        ]
+        for api in range(processes)
+        for counts in [Counts(2, memory, api)]
+    ]
+
+
+def test_requests_of_other_api_processes_count() -> None:
+    """Each process alone would be even, and an engine could have a request more of each of them:
+    one row more than a captured step has, or than there are slots."""
+
+    async def test() -> None:
+        pools = [EnginePool(lambda clients=clients: clients) for clients in several_processes(3)]  # type: ignore[misc]
+        streams = [pool.submit(speech(), True) for _ in range(5) for pool in pools]
+        names = Counter(stream.client.name for stream in streams)
+        assert sorted(names.values()) == [7, 8]
+
+        for stream in streams:
+            if stream.client.name == "engine 0":
+                stream.cancel()
+        assert [pool.submit(speech(), True).client.name for pool in pools] == ["engine 0"] * 3
+
+    asyncio.run(test())
+
+
+def test_open_requests_are_those_of_living_processes_and_engines() -> None:
+    async def test() -> None:
+        first, second = several_processes(2)
+        for process, requests in ((first, 2), (second, 3)):
+            for client in process:
+                for _ in range(requests):
+                    client.submit(speech(), True)
+        assert [client.open for client in first] == [5, 5]
+
+        second[1].lose(EngineError("gone"))
+        assert [client.open for client in first] == [5, 2]
+
+    asyncio.run(test())
+
+
+def test_counts_of_a_process_that_is_gone_are_forgotten() -> None:
+    memory = bytearray(Counts.size(engines=2, processes=2))
+    rows = [Counts(2, memory, row) for row in range(2)]
+    for counts in rows:
+        counts.add("requests", 4)
+        counts.open_requests(1).note(3)
+    rows[0].clear(1)
+    assert [counts.total("requests") for counts in rows] == [4, 4]
+    assert [counts.open_requests(1).total for counts in rows] == [3, 3]
+    assert rows[1].open_requests(0).total == 0
+
+
 def test_engines_with_as_many_requests_take_turns() -> None:
-    """Each API process counts its own requests: all of them would choose the first."""
     first, second = Engine("first"), Engine("second")
     both = pool(first, second)
     chosen = []
