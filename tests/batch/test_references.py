@@ -14,8 +14,8 @@ from stentor.audio import Recording
 from stentor.batch.speaker import ReferenceFiles
 from stentor.models.info import ReferenceAudio
 from tests.batch.runs import CUT, SOME_FAILED, TOY, manifest, speak
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import tone_wav, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import tone_wav
 
 
 def four_bytes(reference: stentor.Reference) -> ReferenceAudio:

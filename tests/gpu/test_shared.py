@@ -18,8 +18,7 @@ import pytest
 
 from stentor.host.machine import MPS_CONTROL
 from tests.helpers.descendants import alive, children, engines
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import until
+from tests.helpers.patience import STUCK_S, until
 
 pytestmark = pytest.mark.gpu
 KILLS = 4

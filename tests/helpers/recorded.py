@@ -21,8 +21,8 @@ import httpx
 import yaml
 from websockets.sync.client import connect
 
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, count, held, raw, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, count, held, raw
 
 FOLDER = Path(__file__).parents[1] / "server" / "clients"
 DOES = {"list", "speak", "stream", "cancel", "upload", "state"}

@@ -17,8 +17,7 @@ import pytest
 
 from benchmarks.replicas.apart import Apart, apart
 from benchmarks.replicas.cluster import marked
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import until
+from tests.helpers.patience import STUCK_S, until
 from tests.helpers.server_remote import at_own_ports
 
 NEEDS_RAY = pytest.mark.skipif(

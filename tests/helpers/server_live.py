@@ -34,7 +34,7 @@ from stentor.server.main import uvicorn_config
 from stentor.server.model_hosts import GiveUp
 from stentor.server.state import Server
 from tests.helpers.local_engine import Load, Starting, local, local_engine
-from tests.helpers.patience import STUCK_S
+from tests.helpers.patience import STUCK_S, until
 
 LAWS = {"ulaw": "mulaw", "alaw": "alaw"}  # FFmpeg's names
 LOCAL, PROCESS = "local", "process"
@@ -245,16 +245,6 @@ def serving(
         runner.should_exit = True
         thread.join(STUCK_S)
         assert not thread.is_alive()
-
-
-def until(true: Callable[[], object], seconds: float = STUCK_S) -> bool:
-    """Whether something becomes true within some time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if true():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def count(live: Live, start: str) -> float:

@@ -17,8 +17,8 @@ from typing import NoReturn
 import httpx
 import pytest
 
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live
 
 URL, PORT, VOICES, VOICE = (
     "STENTOR_TEST_URL",

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.other_pythons import run_python
-from tests.helpers.server_live import Live, until
+from tests.helpers.patience import until
+from tests.helpers.server_live import Live
 
 DRIVE = Path(__file__).parent / "drive_livekit.py"
 

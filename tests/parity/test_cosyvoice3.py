@@ -19,7 +19,7 @@ from stentor.models.cosyvoice3.config import MAX_SILENT
 from stentor.models.cosyvoice3.live_text import turn_of
 from stentor.models.cosyvoice3.model import SILENT
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
-from tests.helpers.server_live import until
+from tests.helpers.patience import until
 from tests.helpers.stepped_engine import read_at_once
 
 E = tiny.expected()

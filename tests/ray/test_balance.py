@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from benchmarks.replicas import streams
-from tests.helpers.patience import STUCK_S
+from tests.helpers.patience import STUCK_S, until
 from tests.helpers.replicas import NEEDS_RAY, replicas
-from tests.helpers.server_live import until
 
 pytestmark = NEEDS_RAY
 

@@ -17,9 +17,9 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from tests.helpers.patience import STUCK_S
+from tests.helpers.patience import STUCK_S, until
 from tests.helpers.replicas import NEEDS_RAY, Replicas, replicas
-from tests.helpers.server_live import tone_wav, until
+from tests.helpers.server_live import tone_wav
 
 pytestmark = NEEDS_RAY
 

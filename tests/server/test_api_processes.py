@@ -31,8 +31,8 @@ from stentor.server.engines.attached import AttachedEngine
 from stentor.server.engines.process import ready
 from stentor.server.model_hosts import ModelHost
 from tests.helpers.descendants import API, alive, children, engines, kill, owner, stopped
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import pcm, process, tone_wav, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import pcm, process, tone_wav
 from tests.helpers.watermarks import tone
 
 RESTARTED_SOON = """

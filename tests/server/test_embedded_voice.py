@@ -17,8 +17,8 @@ import pytest
 from stentor.api import DEFAULT_VOICE
 from tests.helpers import chromium_page
 from tests.helpers.chromium_page import opened
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import samples_of, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import samples_of
 
 pytestmark = pytest.mark.skipif(
     not (DEFAULT_VOICE / "config.json").is_file(),

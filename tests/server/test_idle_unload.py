@@ -27,8 +27,8 @@ from stentor.server.errors import ApiError
 from stentor.server.limits import Limits
 from stentor.server.residency import Residency
 from tests.helpers import virtual_time
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, count, pcm, raw, serving, toy, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, count, pcm, raw, serving, toy
 from tests.helpers.ws_talk import talk
 
 BODY = {

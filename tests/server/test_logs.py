@@ -17,7 +17,8 @@ from websockets.sync.client import connect
 
 from stentor.server import logs
 from stentor.server.http.middleware import AccessLog, RequestIds
-from tests.helpers.server_live import Live, until
+from tests.helpers.patience import until
+from tests.helpers.server_live import Live
 from tests.helpers.ws_talk import talk
 
 HERE = logging.getLogger("tests.server.test_logs")

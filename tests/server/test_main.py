@@ -26,9 +26,9 @@ from stentor.server.main import _run, _sockets, _Uvicorn
 from stentor.server.stop_signals import StopSignals
 from tests.helpers import certificate, numpy_threads
 from tests.helpers.certificate import NEEDS_OPENSSL
-from tests.helpers.patience import STUCK_S
+from tests.helpers.patience import STUCK_S, until
 from tests.helpers.planted import LOADS_FOR_EVER, planted, serve_command
-from tests.helpers.server_live import process, until
+from tests.helpers.server_live import process
 from tests.helpers.virtual_time import VirtualTimeLoop, run
 
 TEXT = "Hello there, you."

@@ -30,8 +30,8 @@ from stentor.server.model_hosts import ModelHost
 from stentor.server.state import Server
 from tests.helpers import virtual_time
 from tests.helpers.local_engine import local
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, count, held, raw, serving, toy, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, count, held, raw, serving, toy
 
 TEXT = "Hello there, you."
 

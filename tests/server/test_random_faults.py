@@ -21,7 +21,8 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.helpers.faults import SITES, Faults
 from tests.helpers.invariants import check
-from tests.helpers.server_live import Live, raw, serving, tone_wav, toy, until
+from tests.helpers.patience import until
+from tests.helpers.server_live import Live, raw, serving, tone_wav, toy
 from tests.helpers.ws_talk import talk
 
 ACTIONS = 30

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.server_live import Live, count, until
+from tests.helpers.patience import until
+from tests.helpers.server_live import Live, count
 from tests.helpers.server_remote import remote
 
 DONE = "requests_success_total"

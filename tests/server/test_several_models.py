@@ -19,7 +19,8 @@ from stentor.server.engines.launch import cpu_share
 from stentor.server.limits import LIMITS
 from stentor.server.state import Server
 from tests.helpers.local_engine import LocalEngine, factory_of, local_engine
-from tests.helpers.server_live import Live, count, pcm, serving, until
+from tests.helpers.patience import until
+from tests.helpers.server_live import Live, count, pcm, serving
 from tests.helpers.tiny import FIXTURES
 
 FISH, VOX = str(FIXTURES / "fish_s2" / "checkpoint"), str(FIXTURES / "voxcpm2")

@@ -21,8 +21,8 @@ from stentor.engine.requests import Marks
 from stentor.models.toy.model import BROKEN
 from stentor.server.engines.service import _Open
 from stentor.server.speech.outcomes import Timing
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import process, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import process
 from tests.helpers.ws_talk import PATH, Talk
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")

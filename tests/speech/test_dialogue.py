@@ -13,7 +13,7 @@ from stentor import TTS, InvalidRequest, Reference
 from stentor.models.base import Prompt
 from stentor.models.info import SpeechRequest
 from stentor.speech.subtitles import srt, vtt
-from tests.helpers.server_live import until
+from tests.helpers.patience import until
 
 TONE = (np.sin(np.arange(3000) / 20) * 0.5).astype(np.float32)
 SHORT = {"max_frames": 5, "min_frames": 5, "seed": 1}

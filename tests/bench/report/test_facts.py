@@ -3,7 +3,7 @@
 import stat
 
 from stentor.bench.report.facts import client_facts, gpu_watch, is_local
-from tests.helpers.server_live import until
+from tests.helpers.patience import until
 
 
 def test_the_client_states_its_machine_without_names_of_hosts_or_users():

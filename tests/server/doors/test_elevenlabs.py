@@ -13,7 +13,8 @@ import pytest
 
 from stentor.server.doors.elevenlabs.fields import NAMES, Aligner, output_format
 from stentor.speech.timing import SegmentTiming, WordTiming
-from tests.helpers.server_live import Live, decoded, held, pcm, raw, serving, until
+from tests.helpers.patience import until
+from tests.helpers.server_live import Live, decoded, held, pcm, raw, serving
 
 PATH = "/v1/text-to-speech/default"
 KEY = "of-a-client"

@@ -14,8 +14,8 @@ from stentor.server import sessions
 from stentor.server.doors.elevenlabs.contexts import SDK_HEADER, Schedule
 from stentor.server.limits import LIMITS
 from tests.helpers.door_talk import Message, audio_of, json_talk
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, held, pcm, serving, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, held, pcm, serving
 from tests.helpers.ws_talk import IdleClock
 
 ONE = "/v1/text-to-speech/default/stream-input?output_format=pcm_24000&seed=5"

@@ -20,8 +20,8 @@ from stentor.server.doors.realtime.response import Given, Settings
 from stentor.server.limits import LIMITS
 from stentor.server.schemas import Ignored
 from tests.helpers.door_talk import JsonTalk, Message, audio_of, json_talk
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, pcm, serving, toy, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, pcm, serving, toy
 from tests.helpers.ws_talk import IdleClock
 
 PATH = "/v1/realtime?model=gpt-realtime"

@@ -23,8 +23,8 @@ from stentor.server.doors import wyoming
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
 from tests.helpers.door_talk import WyomingTalk
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, pcm, process, serving, toy, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, pcm, process, serving, toy
 from tests.helpers.ws_talk import IdleClock
 
 TEXT = "Good morning. How are you?"

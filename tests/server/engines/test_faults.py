@@ -23,9 +23,9 @@ import pytest
 
 from stentor.server.limits import LIMITS
 from tests.helpers.descendants import alive, children, engines, kill, stopped
-from tests.helpers.patience import STUCK_S
+from tests.helpers.patience import STUCK_S, until
 from tests.helpers.planted import LOADS_FOR_EVER, planted, serve_command
-from tests.helpers.server_live import process, processes, serving, until
+from tests.helpers.server_live import process, processes, serving
 
 KILLS = int(os.environ.get("STENTOR_KILLS", "3"))
 RESTARTED_SOON = """

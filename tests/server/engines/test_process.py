@@ -24,8 +24,7 @@ from stentor.server.engines import messages as m
 from stentor.server.engines import process
 from stentor.server.stop_signals import CRASHED
 from tests.helpers.local_engine import factory_of
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import until
+from tests.helpers.patience import STUCK_S, until
 
 
 class Api:

@@ -20,8 +20,8 @@ from stentor.server.engines import messages as m
 from stentor.server.engines import service as services
 from stentor.server.engines.service import EngineService
 from tests.helpers.local_engine import local_engine
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, held, raw, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, held, raw
 
 LONG = {"input": "A long text, said slowly.", "min_frames": 900, "max_frames": 900, "guard": False}
 

@@ -25,8 +25,8 @@ from stentor.server.http.bodies import RequestLimits
 from stentor.server.http.connections import Places, limited
 from stentor.server.http.middleware import RequestIds
 from stentor.server.limits import LIMITS, Limits
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, connect, held, raw, serving, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, connect, held, raw, serving
 from tests.helpers.virtual_time import VirtualTimeLoop, run
 
 TEXT = "Hello there, you."

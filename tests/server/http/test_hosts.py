@@ -14,7 +14,8 @@ import pytest
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
 from stentor.server.http.middleware import AccessLog, AllowedHosts, Forwarded, hosts
-from tests.helpers.server_live import Live, serving, until
+from tests.helpers.patience import until
+from tests.helpers.server_live import Live, serving
 from tests.helpers.server_remote import URL
 
 REBOUND = [

@@ -20,8 +20,8 @@ from stentor.models.base import Prompt
 from stentor.models.info import SpeechRequest
 from stentor.server.engines import service
 from stentor.server.errors import ApiError
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, connect, count, held, raw, serving, toy, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, connect, count, held, raw, serving, toy
 
 TEXT = "Hello there, you."
 

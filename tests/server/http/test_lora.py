@@ -24,7 +24,8 @@ from stentor.server.errors import ApiError
 from stentor.server.lora_modules import LoraModule, lora_modules
 from tests.helpers import adapters
 from tests.helpers.local_engine import configured, factory_of, loaded
-from tests.helpers.server_live import Live, held, pcm, serving, until
+from tests.helpers.patience import until
+from tests.helpers.server_live import Live, held, pcm, serving
 from tests.helpers.ws_talk import talk
 
 SHORT = {"ignore_eos": True, "flow_steps": 2}

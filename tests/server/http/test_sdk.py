@@ -12,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 
+from tests.helpers.patience import until
 from tests.helpers.server_live import (
     LAWS,
     Live,
@@ -21,7 +22,6 @@ from tests.helpers.server_live import (
     pcm,
     samples_of,
     serving,
-    until,
 )
 
 TEXT = "Hello there, you."

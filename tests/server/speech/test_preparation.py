@@ -19,8 +19,8 @@ from stentor.server.engines import service
 from stentor.server.engines.service import _Abandoned
 from stentor.server.limits import LIMITS
 from stentor.text.front_end import Check
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, raw, serving, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, raw, serving
 from tests.helpers.ws_talk import talk
 
 ENDLESS = "Endless text."

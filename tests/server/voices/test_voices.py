@@ -28,8 +28,8 @@ from stentor.server.limits import LIMITS
 from stentor.server.schemas import Ignored, SpeechBody
 from stentor.server.voices.store import VoiceStore
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, assert_same_speech, process, serving, tone_wav, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, assert_same_speech, process, serving, tone_wav
 
 TEXT = "Hello there, you."
 TONE = (np.sin(np.arange(16_000) / 9).astype(np.float32) * 0.3, 16_000)

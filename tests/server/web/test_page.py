@@ -15,6 +15,7 @@ import soundfile
 import stentor
 from stentor.output.marks import comment
 from tests.helpers.chromium_page import Page
+from tests.helpers.patience import until
 from tests.helpers.served_page import (
     READY,
     RECORDER,
@@ -26,7 +27,7 @@ from tests.helpers.served_page import (
     rendered,
     visible,
 )
-from tests.helpers.server_live import Live, held, serving, until
+from tests.helpers.server_live import Live, held, serving
 
 TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
 LONG = {"min_frames": 100, "max_frames": 100}  # 1 s of the toy's audio

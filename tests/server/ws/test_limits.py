@@ -23,8 +23,8 @@ from stentor.server.speech.plan import SpeechPlan
 from stentor.server.ws import session as ws_module
 from stentor.server.ws.session import parse
 from stentor.server.ws.utterance import MessageSender
-from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, held, serving, until
+from tests.helpers.patience import STUCK_S, until
+from tests.helpers.server_live import Live, held, serving
 from tests.helpers.ws_talk import IdleClock, talk
 
 MOST_LETTERS = 19_000  # the server takes 20,000 characters

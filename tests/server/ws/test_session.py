@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from tests.helpers.patience import until
 from tests.helpers.server_live import (
     LAWS,
     Live,
@@ -20,7 +21,6 @@ from tests.helpers.server_live import (
     pcm,
     serving,
     tone_wav,
-    until,
 )
 from tests.helpers.ws_talk import talk
 
