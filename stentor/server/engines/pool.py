@@ -1,5 +1,5 @@
-"""Requests to a model over its engines: each goes to the one with the fewest open requests, those of
-other API processes included."""
+"""Requests to a model over its engines: each goes to the one with the fewest open requests, which
+count over all API processes."""
 
 from __future__ import annotations
 
