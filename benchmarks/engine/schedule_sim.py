@@ -124,7 +124,10 @@ class ModelOutline:
 
     def __init__(self, model: SpeechModel) -> None:
         self.spec = replace(model.spec, kv=KVSpec(1, 1, 1), takes_reference=False, codec_prefix=0)
-        self.codec, self.references, self.prompt = Silence(), model.references, model.prompt
+        self.codec = Silence()
+        self.references = model.references
+        self.prompt = model.prompt
+        self.speakable = model.speakable
 
 
 class NoGenerator:
