@@ -135,7 +135,7 @@ def _define_say(say: argparse.ArgumentParser) -> None:
 
 
 def _define_voices(voices: argparse.ArgumentParser) -> None:
-    flags.add(voices, {**flags.SAMPLES, **flags.MODEL})
+    flags.add(voices, {**flags.SAMPLES, **flags.SERVER_LISTED, **flags.MODEL})
     voices.set_defaults(func=_voices)
 
 
@@ -222,10 +222,16 @@ def _batch(args: argparse.Namespace) -> int:
 
 
 def _voices(args: argparse.Namespace) -> int:
-    load = flags.load_options(args)
+    if args.server is None:
+        load = flags.load_options(args)
+    else:
+        flags.check_no_load_options(args)
+        load = {}
     from stentor.say import voices
 
-    return voices.run(load, args.sample)
+    if args.server is None:
+        return voices.run(load, args.sample)
+    return voices.run_on_server(args.server, args.model, args.sample)
 
 
 def _models(args: argparse.Namespace) -> int:

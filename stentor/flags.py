@@ -116,6 +116,13 @@ SERVER = {
         metavar="URL",
     )
 }
+SERVER_LISTED = {
+    "server": flag(
+        "list the models of this running server (API key: STENTOR_API_KEY)",
+        server_address,
+        metavar="URL",
+    )
+}
 MODEL = {
     "model": flag("folder, Hub id (owner/name) or dummy:NAME (default: the built-in voice)"),
     "device": flag("auto, cpu, cuda or cuda:N", default="auto"),
@@ -204,7 +211,7 @@ def request_options(args: argparse.Namespace) -> dict[str, Any]:
 def check_no_load_options(args: argparse.Namespace) -> None:
     """InvalidRequest for a flag that belongs to the process that loads the model, with --server."""
     for name, how in {**MODEL, **THREADS, **LORA, **LEXICON, **ALIGNER}.items():
-        if name != "model" and vars(args)[name] != how["default"]:
+        if name != "model" and name in args and vars(args)[name] != how["default"]:
             raise InvalidRequest(name, "has no effect with --server: give it to `stentor serve`")
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from stentor.audio import Reference
 from stentor.batch.item import BatchItem, ItemOutcome, Run, failed
@@ -17,7 +15,7 @@ from stentor.config import path_of
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
 from stentor.flags import OPTIONS
 from stentor.output.marks import Marks
-from stentor.say.speakers import ServerSpeaker, request_body
+from stentor.say.speakers import ServerSpeaker, joined, request_body
 from stentor.speech.result import Speech
 
 AT_ONCE = 8
@@ -74,7 +72,7 @@ class ServerPool:
         body = request_body(text, self._run.load.get("model"), options, TIMES, False)
         for num_left in reversed(range(TRIES)):
             try:
-                return _joined(ServerSpeaker(self._url, body).speech())
+                return joined(ServerSpeaker(self._url, body).speech())
             except (InvalidRequest, ModelNotFound):
                 raise
             except StentorError as e:
@@ -82,18 +80,3 @@ class ServerPool:
                     raise EngineError(f"{e}; --resume continues") from e
             time.sleep(PAUSE_SECONDS)
         raise AssertionError
-
-
-def _joined(chunks: Iterable[Speech]) -> Speech:
-    """The chunks of a stream as one speech."""
-    parts = list(chunks)
-    last = parts[-1]
-    return Speech(
-        np.concatenate([part.samples for part in parts]),
-        last.sample_rate,
-        last.frames,
-        last.finish_reason,
-        last.seed,
-        segments=tuple(segment for part in parts for segment in part.segments),
-        ignored=tuple(text for part in parts for text in part.ignored),
-    )

@@ -7,7 +7,7 @@ import os
 import urllib.error
 import urllib.request
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -80,7 +80,7 @@ class ServerSpeaker:
         """Send the request. InvalidRequest and ModelNotFound are the server's own, StentorError
         where it cannot be reached."""
         self._url = url
-        self._response = _send(f"{url}/v1/audio/speech", body, url)
+        self._response = _open(f"{url}/v1/audio/speech", url, body)
         self.sample_rate = int(self._response.headers["X-Sample-Rate"])
         self._seed = int(self._response.headers["X-Seed"])
         self._subtitles = ""
@@ -121,6 +121,30 @@ class ServerSpeaker:
         return self._subtitles
 
 
+def joined(chunks: Iterable[Speech]) -> Speech:
+    """The chunks of a stream as one speech."""
+    parts = list(chunks)
+    last = parts[-1]
+    return Speech(
+        np.concatenate([part.samples for part in parts]),
+        last.sample_rate,
+        last.frames,
+        last.finish_reason,
+        last.seed,
+        segments=tuple(segment for part in parts for segment in part.segments),
+        ignored=tuple(text for part in parts for text in part.ignored),
+    )
+
+
+def fetch(url: str, path: str) -> Any:
+    """The JSON that a server returns. Raises as `ServerSpeaker` does."""
+    with _open(url + path, url) as response, _connected(url):
+        try:
+            return json.load(response)
+        except ValueError:
+            raise StentorError(f"{url}{path} is not JSON, so this is not stentor's API") from None
+
+
 def request_body(
     text: str, model: str | None, options: Mapping[str, Any], format: str | None, words: bool
 ) -> dict[str, Any]:
@@ -147,11 +171,16 @@ def _as_data_url(file: Path) -> str:
     return f"data:audio/wav;base64,{b64encode(data).decode()}"
 
 
-def _send(url: str, body: Mapping[str, Any], server: str) -> HTTPResponse:
-    headers = {"Content-Type": "application/json"}
+def _open(url: str, server: str, body: Mapping[str, Any] | None = None) -> HTTPResponse:
+    """The answer to a POST of a body, or to a GET without one."""
+    headers = {}
+    data = None
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+        data = json.dumps(body).encode()
     if key := os.environ.get(KEY):
         headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    request = urllib.request.Request(url, data, headers)
     opener = urllib.request.build_opener(*_handlers(url))
     with _connected(server):
         try:

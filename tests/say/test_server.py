@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,87 @@ def test_a_failure_in_the_middle_ends_the_command_and_keeps_what_was_spoken(
     assert main(["say", text, "--server", live.url, "-o", "a.wav", *flags]) == 1
     assert live.url in capsys.readouterr().err
     assert Path("a.wav").stat().st_size > 44
+
+
+def test_voices_of_a_server_are_listed_as_those_of_a_model(
+    live: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["voices", "--model", "dummy:toy"]) == 0
+    here = capsys.readouterr().out.splitlines()
+    assert main(["voices", "--server", live.url]) == 0
+    there = capsys.readouterr().out.splitlines()
+    assert there[0].split() == ["model", live.http.get("/v1/models").json()["data"][0]["id"]]
+    times = [line for line in here if line.startswith("word timestamps")]
+    assert [line for line in there[1:] if line not in here] == [
+        f"{'word timestamps':<16}depend on the language"
+    ]
+    assert [line for line in here if line not in there] == times
+
+    form = {"name": "anna", "consent": "yes", "ref_text": "Zero."}
+    files = {"audio_sample": ("a.wav", tone_wav(), "audio/wav")}
+    assert live.http.post("/v1/audio/voices", data=form, files=files).status_code == 200
+    try:
+        assert main(["voices", "--server", live.url, "--sample", "voices"]) == 0
+    finally:
+        live.http.delete("/v1/audio/voices/anna")
+    out = capsys.readouterr().out
+    assert "low, high, anna (uploaded)" in out
+    files_written = sorted(path.name for path in Path("voices").iterdir())
+    assert files_written == ["anna.wav", "high.wav", "low.wav"]
+    assert "voices/anna.wav" in out.splitlines()
+
+
+@pytest.mark.parametrize(("flags", "code", "expected"), WRONG[1:3])
+def test_what_voices_of_a_server_are_refused_is_named(
+    live: Live, flags: list[str], code: int, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["voices", "--server", live.url, *flags]) == code
+    assert expected in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_stentor_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        assert main(["voices", "--server", address]) == 1
+        server.shutdown()
+    assert f"{address}/v1/models is not JSON" in capsys.readouterr().err
+
+
+def test_each_model_of_a_server_is_listed_with_aliases_of_voices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = {"model": ("dummy:toy", "dummy:toy"), "served_model_name": ("one", "two/2")}
+    with serving(tmp_path / "uploads", voice_alias=("ash=low",), **models) as live:
+        assert main(["voices", "--server", live.url, "--sample", "voices"]) == 0
+        assert main(["voices", "--server", live.url, "--model", "two/2"]) == 0
+    out = capsys.readouterr().out
+    assert _listed(out) == ["one", "two/2", "two/2"]
+    assert out.count("low, high, ash (alias of low)") == 3
+    written = sorted(str(path) for path in Path("voices").rglob("*.wav"))
+    assert written == [
+        f"voices/{model}/{voice}.wav"
+        for model in ("one", "two_2")
+        for voice in ("ash", "high", "low")
+    ]
+
+
+def test_a_model_with_two_names_is_listed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path / "uploads", served_model_name=("mine", "other")) as live:
+        assert main(["voices", "--server", live.url]) == 0
+        assert main(["voices", "--server", live.url, "--model", "other"]) == 0
+    assert _listed(capsys.readouterr().out) == ["mine", "other"]
+
+
+def _listed(out: str) -> list[str]:
+    return [line.split()[1] for line in out.splitlines() if line.startswith("model ")]
