@@ -12,6 +12,7 @@ after every stage. A stage that fails leaves the others. What no time was left f
 `products`      linear layers in bf16, in int8 as now, and with activations in 8 bits, alone and in chains of blocks
 `deterministic` a step of 1 to 256 rows of the same model by default and with one order of sums, and its kernels
 `voxcpm2`       where a second of 64 streams of VoxCPM2 goes
+`pocket`        the same of 64, 128 and 256 streams of Pocket-TTS, one engine of which leaves half of the GPU idle
 `workspace`     torch's products of 8 bits without a workspace of cuBLASLt, as the engine has them (64 rows)
 
 How to read it. A kernel that was launched programmatically waits for the one before it inside its own time. So `own` is
@@ -79,6 +80,7 @@ PARTS = {
     "products": 85.0,
     "deterministic": 60.0,
     "voxcpm2": 60.0,
+    "pocket": 80.0,
     "workspace": 25.0,
 }
 """The parts in their order, and seconds that each may take while others wait."""
@@ -532,6 +534,18 @@ def voxcpm2_part(report: Report, out: Path, dry: bool) -> None:
     bench.tts.close()
 
 
+def pocket_part(report: Report, out: Path, dry: bool) -> None:
+    model, slots, counts = ("dummy:toy", 4, (4,))
+    if not dry:
+        model, slots, counts = ("dummy:pocket-tts", 256, (64, 128, 256))
+    if (bench := opened(report, out, model, slots, counts, False)) is None:
+        return
+    for rows in counts:
+        report.stage(f"step_{rows}", lambda rows=rows: step_kernels(bench, rows))  # type: ignore[misc]
+    seconds_of(report, bench, counts, dry)
+    bench.tts.close()
+
+
 TINY = StackConfig(256, 512, 1, 2, 1, 128, 1e-6)
 
 
@@ -613,7 +627,7 @@ def workspace_part(report: Report, out: Path, dry: bool) -> None:
 
 RUN = {
     "engine": engine_part, "products": products_part, "deterministic": deterministic_part, "voxcpm2": voxcpm2_part,
-    "workspace": workspace_part,
+    "pocket": pocket_part, "workspace": workspace_part,
 }  # fmt: skip
 
 
@@ -700,7 +714,7 @@ def _determinism(found: dict[str, Any]) -> list[str]:
 
 def _seconds(found: dict[str, Any]) -> list[str]:
     lines = ["== B. where a second goes (ms of each second)"]
-    for part in ("engine", "voxcpm2"):
+    for part in ("engine", "voxcpm2", "pocket"):
         for name, f in found.get(part, {}).items():
             if not name.startswith("second_") or "graphs" not in f:
                 continue
