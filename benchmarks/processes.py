@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self
 
@@ -54,28 +55,44 @@ def _fields(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
-class CpuUse:
-    """CPU time of a server's processes, inside `with`, sampled twice a second in a thread."""
+class Sampler(ABC):
+    """Samples something at the begin and the end of `with`, and in a thread meanwhile."""
 
     INTERVAL_S = 0.5
-    SPAN = 4  # samples, over which the busiest process is looked for
 
-    def __init__(self, pid: int) -> None:
-        self.api = [pid, *running(pid, API)]
-        self.engines = running(pid, ENGINE)
-        self._samples: list[dict[int, tuple[float, float]]] = []  # time and CPU time by process
-        self._ended = threading.Event()
+    def __init__(self) -> None:
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        self._sample()
+        self.sample()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._over.set()
         self._thread.join()
-        self._sample()
+        self.sample()
+
+    @abstractmethod
+    def sample(self) -> None:
+        """Take one sample."""
+
+    def _run(self) -> None:
+        while not self._over.wait(self.INTERVAL_S):
+            self.sample()
+
+
+class CpuUse(Sampler):
+    """CPU time of a server's processes."""
+
+    SPAN = 4  # samples, over which the busiest process is looked for
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self.api = [pid, *running(pid, API)]
+        self.engines = running(pid, ENGINE)
+        self._samples: list[dict[int, tuple[float, float]]] = []  # time and CPU time by process
 
     def seconds(self, pids: list[int]) -> float:
         """CPU seconds of these processes from the first sample to the last."""
@@ -93,11 +110,7 @@ class CpuUse:
                     shares.append((after[pid][1] - before[pid][1]) / wall)
         return max(shares)
 
-    def _run(self) -> None:
-        while not self._ended.wait(self.INTERVAL_S):
-            self._sample()
-
-    def _sample(self) -> None:
+    def sample(self) -> None:
         sample = {}
         for pid in (*self.api, *self.engines):
             with contextlib.suppress(OSError):

@@ -109,20 +109,14 @@ def loudness(text: str) -> float | str:
     return value
 
 
-SERVER = {
-    "server": flag(
-        "speak through this running server (API key: STENTOR_API_KEY)",
-        server_address,
-        metavar="URL",
+def _server(use: str) -> Flag:
+    return flag(
+        f"{use} this running server (API key: STENTOR_API_KEY)", server_address, metavar="URL"
     )
-}
-SERVER_LISTED = {
-    "server": flag(
-        "list the models of this running server (API key: STENTOR_API_KEY)",
-        server_address,
-        metavar="URL",
-    )
-}
+
+
+SERVER = {"server": _server("speak through")}
+SERVER_LISTED = {"server": _server("list the models of")}
 MODEL = {
     "model": flag("folder, Hub id (owner/name) or dummy:NAME (default: the built-in voice)"),
     "device": flag("auto, cpu, cuda or cuda:N", default="auto"),

@@ -526,19 +526,19 @@ def _steps_of(bench: Bench, rows: tuple[int, ...]) -> dict[int, float]:
 
 
 def voxcpm2_part(report: Report, out: Path, dry: bool) -> None:
-    model, slots = ("dummy:toy", 4) if dry else ("dummy:voxcpm2", 64)
-    if (bench := opened(report, out, model, slots, (1, 64), False)) is None:
-        return
-    report.stage("step_64", lambda: step_kernels(bench, min(64, slots)))
-    seconds_of(report, bench, (slots,), dry)
-    bench.tts.close()
+    _served(report, out, dry, "dummy:voxcpm2", (64,))
 
 
 def pocket_part(report: Report, out: Path, dry: bool) -> None:
-    model, slots, counts = ("dummy:toy", 4, (4,))
-    if not dry:
-        model, slots, counts = ("dummy:pocket-tts", 256, (64, 128, 256))
-    if (bench := opened(report, out, model, slots, counts, False)) is None:
+    _served(report, out, dry, "dummy:pocket-tts", (64, 128, 256))
+
+
+def _served(report: Report, out: Path, dry: bool, model: str, counts: tuple[int, ...]) -> None:
+    """Kernels of steps of so many rows, and where a second of so many streams goes."""
+    if dry:
+        model = "dummy:toy"
+        counts = (4,)
+    if (bench := opened(report, out, model, max(counts), (1, *counts), False)) is None:
         return
     for rows in counts:
         report.stage(f"step_{rows}", lambda rows=rows: step_kernels(bench, rows))  # type: ignore[misc]

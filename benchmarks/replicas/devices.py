@@ -31,7 +31,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import wave
@@ -41,7 +40,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import aiohttp
 import numpy as np
@@ -49,7 +48,7 @@ import numpy as np
 sys.path.insert(
     0, str(Path(__file__).resolve().parents[2])
 )  # this tree, also where none is installed
-from benchmarks.processes import ENGINE, CpuUse, running
+from benchmarks.processes import ENGINE, CpuUse, Sampler, running
 from benchmarks.replicas.closed_loop import Loop, percentiles
 from benchmarks.replicas.streams import PATH, Crowd, Speech, Stream, milliseconds
 from benchmarks.server.serve import ROOT, Server, body, slug
@@ -115,9 +114,8 @@ class Place:
         return round(time.monotonic() - began, 1)
 
     def health(self) -> dict[str, Any]:
-        """States of its models by name. They come with 503 while one is down."""
-        states: dict[str, Any] = json.loads(fetch("GET", self.url + "/health").body)["models"]
-        return states
+        """States of its models by name."""
+        return health(self.url)
 
 
 class Reply(NamedTuple):
@@ -142,6 +140,12 @@ def fetch(method: str, url: str, **options: Any) -> Reply:
             return Reply(answer.status, part + await answer.read(), first)
 
     return asyncio.run(reply())
+
+
+def health(url: str) -> dict[str, Any]:
+    """States of a server's models by name. They come with 503 while one is down."""
+    states: dict[str, Any] = json.loads(fetch("GET", url + "/health").body)["models"]
+    return states
 
 
 class Run:
@@ -179,24 +183,15 @@ class Run:
             self.note("failed", name, value=traceback.format_exc()[-2000:])
 
 
-class RunningRequests:
-    """Running requests of each engine of a server inside `with`, sampled in a thread."""
+class RunningRequests(Sampler):
+    """Running requests of each engine of a server."""
 
     INTERVAL_S = 0.25  # half of the time between two reports of an engine
 
     def __init__(self, place: Place) -> None:
+        super().__init__()
         self._place = place
         self._samples: dict[str, list[float]] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
 
     def percentiles(self) -> dict[str, dict[str, float]]:
         """By engine, over the samples in which it had requests."""
@@ -205,12 +200,11 @@ class RunningRequests:
             for engine, counts in self._samples.items()
         }
 
-    def _sample(self) -> None:
-        while not self._over.wait(self.INTERVAL_S):
-            for name, model in self._place.health().items():
-                for number, engine in enumerate(model.get("engines", ())):
-                    counts = self._samples.setdefault(f"{name} {number}", [])
-                    counts.append(engine.get("running", 0))
+    def sample(self) -> None:
+        for name, model in self._place.health().items():
+            for number, engine in enumerate(model.get("engines", ())):
+                counts = self._samples.setdefault(f"{name} {number}", [])
+                counts.append(engine.get("running", 0))
 
 
 def measured_load(place: Place, names: Sequence[str | None], streams: int) -> dict[str, Any]:

@@ -33,11 +33,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 sys.path.insert(
     0, str(Path(__file__).resolve().parents[2])
 )  # this tree, also where none is installed
+from benchmarks.processes import Sampler
 from benchmarks.replicas.apart import Apart, apart
 from benchmarks.replicas.closed_loop import Loop, paths
 from benchmarks.replicas.cluster import QUICK_END, marked
@@ -135,27 +136,15 @@ def forced(frames: int, model: str, name: str) -> dict[str, Any]:
     return {name: frames} | ({"min_frames": frames} if "toy" in model else {"ignore_eos": True})
 
 
-class Reserved:
-    """Most GPU memory in bytes that each replica has reserved, read at its own port every half second, in a thread."""
+class Reserved(Sampler):
+    """Most GPU memory in bytes that each replica has reserved, read at its own port."""
 
     def __init__(self, arm: Arm) -> None:
-        self.arm, self.most = arm, dict[str, float]()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
+        self.arm = arm
+        self.most: dict[str, float] = {}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.5):
-            self.read()
-
-    def read(self) -> None:
+    def sample(self) -> None:
         for url in self.arm.each:
             with (
                 contextlib.suppress(OSError),

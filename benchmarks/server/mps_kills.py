@@ -34,12 +34,11 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[2])
 )  # this tree, also where none is installed
 from benchmarks.processes import ENGINE, running
-from benchmarks.replicas.devices import fetch, figures, words
+from benchmarks.replicas.devices import TEXT, fetch, figures, health, words
 from benchmarks.replicas.streams import PATH, Crowd, Speech
 from benchmarks.server.serve import Server, body, gpu_memory
 
 SURVIVOR = "survivor"
-TEXT = "Please leave the parcel with the neighbours, they are at home."
 VICTIMS = ["dummy:toy"] * 3
 READY_S = 200.0
 ENDING_S = 20.0  # of the last streams and the server
@@ -59,23 +58,22 @@ def form(model: str, name: str, seconds: float) -> dict[str, Any]:
 
 
 class Survivor:
-    """Clients of one model, each in a thread, with the digests and errors of its answers."""
+    """A client of one model, in a thread, with the digests and errors of its answers. Several would
+    share steps, which changes bytes."""
 
-    def __init__(self, server: Server, request: Mapping[str, Any], clients: int) -> None:
+    def __init__(self, server: Server, request: Mapping[str, Any]) -> None:
         self.answers: Counter[str] = Counter()
         self._server = server
         self._request = request
         self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._speak) for _ in range(clients)]
+        self._thread = threading.Thread(target=self._speak)
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         self._over.set()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
 
     def answer(self) -> str:
         """Digest of the audio of one answer, or its error."""
@@ -92,16 +90,10 @@ class Survivor:
             self.answers[self.answer()] += 1
 
 
-def states(server: Server) -> dict[str, Any]:
-    """States of the server's models by name. They come with 503 while one is down."""
-    models: dict[str, Any] = json.loads(fetch("GET", server.url + "/health").body)["models"]
-    return models
-
-
 def kill(server: Server, survivor: int, killed: list[int], end: float) -> bool:
     """Kill the engine of a victim once two are ready. False if there is no time left."""
     while time.monotonic() < end:
-        models = states(server)
+        models = health(server.url)
         ready = [n for n, state in models.items() if n != SURVIVOR and state["phase"] == "ready"]
         victims = [
             pid for pid in running(server.process.pid, ENGINE) if pid not in (survivor, *killed)
@@ -127,12 +119,6 @@ def main() -> int:
     p.add_argument("--survivor", default="dummy:qwen3-tts-0.6b-customvoice")
     p.add_argument("--victims", type=words, default=VICTIMS)
     p.add_argument("--kills", type=int, default=50)
-    p.add_argument(
-        "--clients",
-        type=int,
-        default=1,
-        help="of the survivor; each victim has two. Several share steps, which changes bytes",
-    )
     p.add_argument("--audio", type=float, default=9.0, help="seconds of audio per request")
     p.add_argument("--device", default="cuda")
     p.add_argument("--mps", default="auto")
@@ -176,7 +162,7 @@ def measure(
     end: float,
 ) -> None:
     """Load all models, kill victims, and add the outcomes to the row."""
-    survivor = Survivor(server, form(args.survivor, SURVIVOR, args.audio), args.clients)
+    survivor = Survivor(server, form(args.survivor, SURVIVOR, args.audio))
     first = survivor.answer()
     engine = running(server.process.pid, ENGINE)[0]
     speeches = []
@@ -198,7 +184,7 @@ def measure(
         survivor.stop()
 
     row["kills"] = len(killed)
-    row["restarts"] = {name: state["restarts"] for name, state in states(server).items()}
+    row["restarts"] = {name: state["restarts"] for name, state in health(server.url).items()}
     row["survivor"] = {
         "first_answer": first,
         "answers": dict(survivor.answers),
