@@ -240,9 +240,11 @@ class Engine:
             self._observe(step)
             self._delivery.add(self._launcher.audio(self.scheduler.plan_audio(time.monotonic())))
         self._delivery.ready()
-        for seq in self.scheduler.complete():
+        complete = self.scheduler.complete()
+        for seq in complete:
             self._requests.prepare_next(seq)
-        for seq in self.scheduler.finished():
+        self.scheduler.release(complete)
+        for seq in complete:
             self._requests.close(seq)
         self._notifier.flush()
         if plan.launches:

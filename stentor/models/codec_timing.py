@@ -15,10 +15,13 @@ class CodecTiming:
     late: samples at the end of a chunk that come with the next one, or with this one if the stream
     ends. The last frame of a stream must be known as the last: the model keeps frames that stop,
     or the codec's chunks end before a stream's last frame.
+    calls: large calls that are launched at once. Launched calls cannot be overtaken, so a first
+    chunk waits for them.
     """
 
     chunk: int = 25
     late: int = 0
+    calls: int = 1
     batch_invariant: ClassVar[bool] = True
     """Whether `kernels.batch_invariant` reaches all sums of a call of several rows. Else an engine
     that needs it compares such calls with calls of one row when it starts."""
@@ -66,15 +69,13 @@ class PieceTiming(CodecTiming):
     """A family without steps (models/piece_model.py), whose pieces are decoded whole.
 
     rows: pieces of one call at most. frames: of one call at most, each row as long as its longest.
-    A piece that is longer has a call by itself. calls: that may run at once. Launched calls cannot
-    be overtaken, so no more are launched. similar: the longest piece of a call is at most so many
-    times as long as the shortest. The others compute padding. padding: frames, or tokens of a plan,
-    of padding that take no longer than one more call. A call always takes them.
+    A piece that is longer has a call by itself. similar: the longest piece of a call is at most so
+    many times as long as the shortest. The others compute padding. padding: frames, or tokens of a
+    plan, of padding that take no longer than one more call. A call always takes them.
     """
 
     rows: int = 1
     frames: int = 0
-    calls: int = 1
     similar: float = 1.25
     padding: int = 0
 

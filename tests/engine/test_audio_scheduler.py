@@ -6,10 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.config import Policy
-from stentor.engine.scheduling.audio_scheduler import max_in_codec
+from stentor.engine.scheduling.audio_scheduler import AudioScheduler, max_in_codec
 from stentor.engine.scheduling.chunks import GENTLE_RAMP, RAMP
+from stentor.engine.scheduling.prefill import StepPlan
+from stentor.engine.scheduling.scheduler import Scheduler
 from stentor.engine.scheduling.sequence import Sequence
-from stentor.models.codec_timing import CAUSAL, UtteranceTiming
+from stentor.models.codec_timing import CAUSAL, CodecTiming, UtteranceTiming
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 
 
@@ -156,6 +158,111 @@ def test_chunks_that_can_wait_are_batched_while_the_codec_is_busy():
     assert [job.seq.id for job in s.plan(d.now).audio] == [1, 3]
 
 
+def playing(count: int) -> tuple[Scheduler, list[Sequence]]:
+    """Streams whose clients have 3.2 s buffered, without a chunk that is due."""
+    s = scheduler(slots=count, pages=256)
+    d = SlowCodec(s)
+    for i in range(count):
+        d.add(i, 4, 900)
+    d.step()
+    d.answer(len(d.given))
+    for seq in s.live:
+        seq.num_generated, seq.audio_scheduled, seq.audio_chunks = 40, 40, 6
+        seq.first_audio = 0.0
+        seq.hop_seconds = 0.08
+        seq.audio_due = 65
+    s.audio.plan(0.0, stepping=0)
+    return s, list(s.live)
+
+
+def finish_chunk(s: Scheduler, seq: Sequence) -> None:
+    seq.num_generated += 25
+    s.audio.look_at(seq)
+
+
+def test_chunks_that_can_wait_are_launched_with_those_of_half_of_the_streams():
+    s, streams = playing(6)
+    for seq in streams[:2]:
+        finish_chunk(s, seq)
+        assert s.audio.plan(0.0, stepping=6) == []
+    finish_chunk(s, streams[2])
+    assert [job.seq for job in s.audio.plan(0.001, stepping=6)] == streams[:3]
+
+
+def test_a_chunk_waits_ten_milliseconds_for_those_of_others_at_most():
+    s, streams = playing(6)
+    finish_chunk(s, streams[0])
+    assert s.audio.plan(0.0, stepping=6) == []
+    assert s.audio.plan(0.009, stepping=6) == []
+    assert [job.seq for job in s.audio.plan(0.01, stepping=6)] == streams[:1]
+    finish_chunk(s, streams[1])
+    assert s.audio.plan(0.02, stepping=6) == []  # its own time begins
+    assert [job.seq for job in s.audio.plan(0.031, stepping=6)] == streams[1:2]
+
+
+@pytest.mark.parametrize("stepping", [0, 1, 2])
+def test_a_chunk_waits_for_no_stream_that_has_no_further_frames(stepping: int):
+    s, streams = playing(6)
+    finish_chunk(s, streams[0])
+    assert [job.seq for job in s.audio.plan(0.0, stepping)] == streams[:1]
+
+
+@pytest.mark.parametrize(("step", "waits"), [(0.005, True), (0.0051, False)])
+def test_chunks_wait_for_others_only_where_steps_are_short(step: float, waits: bool):
+    s, streams = playing(6)
+    s.plan(0.0)
+    s.plan(step)
+    finish_chunk(s, streams[0])
+    assert (s.plan_audio(step) == []) is waits
+
+
+def test_a_stream_with_little_buffered_does_not_wait_for_others():
+    s, streams = playing(6)
+    streams[3].first_audio = -2.5
+    for seq in streams[2:4]:
+        finish_chunk(s, seq)
+    assert [job.seq for job in s.audio.plan(0.0, stepping=6)] == streams[3:4]
+
+
+class FastDevice(FakeDevice):
+    """A device whose steps take 2 ms, with the rows of each large codec call."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self.large_calls: list[int] = []
+
+    def step(self) -> StepPlan:
+        self.now -= 0.008
+        plan = super().step()
+        rows = [job for job in plan.audio if job.count == 8]
+        if rows:
+            self.large_calls.append(len(rows))
+        return plan
+
+
+def test_streams_that_begin_apart_share_the_codec_calls_of_their_later_chunks():
+    d = FastDevice(scheduler(slots=8, pages=512, ramp=(1, 2, 4, 8), chunk=8))
+    for i in range(8):
+        d.add(i, 4, 200)
+        d.step()
+    d.run()
+    later = d.large_calls[20:]
+    assert sum(later) / len(later) > 3
+
+
+def test_a_codec_that_takes_two_large_calls_is_busy_with_more_than_one():
+    timing = CodecTiming(calls=2)
+    audio = AudioScheduler(Policy(), timing)
+    assert audio.max_in_codec == 512
+    for frames, busy in ((256, False), (288, False), (289, True)):
+        audio.in_codec = frames
+        assert audio.busy is busy
+    one = AudioScheduler(Policy(), CAUSAL)
+    for frames, busy in ((32, False), (33, True)):
+        one.in_codec = frames
+        assert one.busy is busy
+
+
 def test_while_the_codec_is_busy_a_plan_looks_at_no_stream_whose_client_has_enough(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -233,7 +340,9 @@ def test_however_slow_the_codec_every_frame_is_decoded_once_and_in_order(request
         plan = d.step()
         if d.given and (plan.empty or rng.random() < 0.4):
             d.answer(rng.randint(1, len(d.given)))
-        done += s.finished()
+        complete = s.complete()
+        s.release(complete)
+        done += complete
         if s.idle:
             break
     assert len(done) == len(requests)

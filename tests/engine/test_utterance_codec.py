@@ -297,7 +297,7 @@ def test_a_stream_without_frames_calls_no_codec():
     seq.num_generated = 0
     seq.status = STOPPED
     s.audio.look_at(seq)
-    assert s.audio.plan(0.0) == []
+    assert s.audio.plan(0.0, stepping=0) == []
     assert seq.decoded
 
 

@@ -51,7 +51,9 @@ class FakeDevice:
         for job in plan.audio:
             self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
             self.scheduler.audio.on_audio(job, self.now)
-        self.done += self.scheduler.finished()
+        complete = self.scheduler.complete()
+        self.scheduler.release(complete)
+        self.done += complete
         check(self.scheduler)
         return plan
 

@@ -15,13 +15,20 @@ from stentor.engine.scheduling.chunks import chunks_for
 from stentor.engine.scheduling.sequence import RUNNING, Sequence
 from stentor.models.codec_timing import CAUSAL, CodecTiming, PieceTiming, UtteranceTiming
 
-FRAMES_IN_CODEC = 256
-UTTERANCE_FRAMES_IN_CODEC = 1600
-"""Frames that a codec reads at once which decodes each chunk from its utterance: two large
-calls."""
+FRAMES_OF_CALL = 256
+UTTERANCE_FRAMES_OF_CALL = 1600
+"""Frames that a codec reads at once, for each of its large calls (`CodecTiming.calls`). The latter
+for one that decodes each chunk from its utterance."""
 BATCH_LEAD_S = 1.0
-"""Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are
-batched."""
+"""Seconds. Chunks of streams with more audio buffered are batched: they wait while the codec is
+busy, and for the chunks of others."""
+BATCH_SHARE = 2
+BATCH_WAIT_S = 0.01
+"""Such a chunk waits until one in BATCH_SHARE of the streams that step has one, and so many seconds
+at most: a codec call of few rows takes the host as long as one of many, and the device nearly so.
+Streams whose chunks were in one call have their next ones in one call too."""
+SLOW_STEP_S = 0.005
+"""Seconds. It waits for nothing where steps take longer."""
 NON_STREAMING_LEAD_S = 5.0
 """Seconds. Chunks of an utterance that is not streamed wait behind streams with less audio
 buffered."""
@@ -61,6 +68,9 @@ class ByUrgency:
 
     def __contains__(self, id: int) -> bool:
         return id in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def add(self, seq: Sequence, urgency: tuple[float, float]) -> None:
         """Add a request, or move it to another place. urgency: as at time 0."""
@@ -107,12 +117,14 @@ class AudioScheduler:
         self.chunks = chunks_for(policy, timing)
         self.in_codec = 0  # frames that the codec reads and whose audio has not come
         self.max_in_codec = max_in_codec(policy, timing)
+        self._busy_above = busy_above(policy, timing)
         self._waiting = ByUrgency()  # all whose next chunk may be due
+        self._held_since: float | None = None  # when a chunk began to wait for those of others
 
     @property
     def busy(self) -> bool:
-        """Whether the codec's queue is more than an eighth full."""
-        return self.in_codec > self.max_in_codec // 8
+        """Whether the codec has enough to do, so that chunks that can wait do."""
+        return self.in_codec > self._busy_above
 
     def look_at(self, seq: Sequence) -> None:
         """The next chunk of `seq` may be due: it has enough frames, or no more follow, or none for
@@ -123,17 +135,16 @@ class AudioScheduler:
         """Whether the next plans look at `seq`."""
         return seq.id in self._waiting
 
-    def has_frames(self, seq: Sequence) -> None:
-        """`seq` has further frames: its next chunk may be due."""
-        if seq.num_generated >= seq.audio_due and seq.id not in self._waiting:
-            self.look_at(seq)
-
-    def plan(self, now: float) -> list[AudioJob]:
+    def plan(self, now: float, stepping: int) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first
-        chunk can overtake them."""
+        chunk can overtake them.
+
+        stepping: requests that have their next frame soon.
+        """
         jobs: list[AudioJob] = []
         again: list[Sequence] = []  # each request has a chunk before any has its second
-        busy = self.busy
+        waits = self.busy or not self._batch_is_due(now, stepping)
+        held = False
         waiting = self._waiting
         while True:
             urgent = waiting.first(now)
@@ -145,7 +156,8 @@ class AudioScheduler:
             if urgent is None:
                 break
             lead, seq = urgent
-            if busy and lead >= BATCH_LEAD_S:
+            if waits and lead >= BATCH_LEAD_S:
+                held = True
                 break
             count, last = self.chunks.next_chunk(seq)
             if not count or seq.cancelled:
@@ -161,7 +173,18 @@ class AudioScheduler:
                 again.append(seq)
         for seq in again:
             self.look_at(seq)
+        if not held:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = now
         return jobs
+
+    def _batch_is_due(self, now: float, stepping: int) -> bool:
+        """Whether chunks that can wait need not wait for those of others."""
+        waiting = len(self._waiting)
+        if waiting * BATCH_SHARE >= stepping:
+            return True
+        return self._held_since is not None and now - self._held_since >= BATCH_WAIT_S
 
     def _schedule(self, job: AudioJob) -> bool:
         """Schedule a chunk for the codec. Returns whether the next one of its request may be due
@@ -220,5 +243,15 @@ def max_in_codec(policy: Policy, timing: CodecTiming) -> int:
     if policy.max_frames_in_codec is not None:
         return policy.max_frames_in_codec
     if isinstance(timing, UtteranceTiming):
-        return UTTERANCE_FRAMES_IN_CODEC
-    return FRAMES_IN_CODEC
+        return UTTERANCE_FRAMES_OF_CALL * timing.calls
+    return FRAMES_OF_CALL * timing.calls
+
+
+def busy_above(policy: Policy, timing: CodecTiming) -> int:
+    """Frames. A codec that reads more is busy: all of its calls at once but one, and an eighth of
+    that one."""
+    limit = max_in_codec(policy, timing)
+    if isinstance(timing, PieceTiming):
+        return limit // 8
+    call = limit // timing.calls
+    return limit - call + call // 8

@@ -13,7 +13,7 @@ import sys
 from collections import deque
 
 from stentor.config import Policy
-from stentor.engine.scheduling.audio_scheduler import AudioJob, AudioScheduler
+from stentor.engine.scheduling.audio_scheduler import SLOW_STEP_S, AudioJob, AudioScheduler
 from stentor.engine.scheduling.pages import PageAllocator, PageTables
 from stentor.engine.scheduling.prefill import PrefillPlanner, StepPlan
 from stentor.engine.scheduling.sequence import BROKEN, RUNNING, Phase, Place, Sequence
@@ -47,6 +47,8 @@ class Scheduler:
         self.draining: list[Sequence] = []  # of those
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
+        self._planned_at = 0.0  # when the last plan was made
+        self._stepping = 0  # requests that have their next frame soon
 
     # -- commands --
 
@@ -89,6 +91,10 @@ class Scheduler:
         plan = StepPlan()
         going = Phase.RUNNING
         running = self.can_step(now)
+        self._stepping = 0
+        if now - self._planned_at <= SLOW_STEP_S:
+            self._stepping = len(running)
+        self._planned_at = now
         behind = [s for s in self.live if s.phase is not going]
         self.prefills.begin_plan(bool(running))
         first = self._first_to_prefill(behind)
@@ -105,7 +111,7 @@ class Scheduler:
 
     def plan_audio(self, now: float) -> list[AudioJob]:
         """Audio chunks that are due."""
-        return self.audio.plan(now)
+        return self.audio.plan(now, self._stepping)
 
     def can_step(self, now: float) -> list[Sequence]:
         """The running requests that are to generate their next frame now."""
@@ -241,7 +247,8 @@ class Scheduler:
         seq.num_generated = generated
         seq.num_hidden = hidden
         seq.status = status
-        self.audio.has_frames(seq)
+        if generated >= seq.audio_due and not self.audio.looks_at(seq):
+            self.audio.look_at(seq)
         if status != RUNNING:
             self.audio.look_at(seq)
             if status == BROKEN:
@@ -267,12 +274,11 @@ class Scheduler:
         self.draining.append(seq)
 
     def complete(self) -> list[Sequence]:
-        """Requests whose frames and audio have all come. `finished` takes what they still hold."""
+        """Requests whose frames and audio have all come. `release` takes what they still hold."""
         return [s for s in self.draining if not s.in_flight and (s.cancelled or s.decoded)]
 
-    def finished(self) -> list[Sequence]:
-        """The complete requests, which hold nothing any more. Their slots are free again."""
-        complete = self.complete()
+    def release(self, complete: list[Sequence]) -> None:
+        """Release what complete requests hold. Their slots are free again."""
         for seq in complete:
             self.tables.free(seq)
             seq.move(Phase.DONE)
@@ -281,7 +287,6 @@ class Scheduler:
         if complete:
             self.draining = [s for s in self.draining if s.phase is not Phase.DONE]
             self.live = [s for s in self.live if s.phase is not Phase.DONE]
-        return complete
 
     @property
     def idle(self) -> bool:
