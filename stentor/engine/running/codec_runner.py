@@ -9,14 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine.running.codec_calls import CallShape, ChunkCalls, CodecCalls, UtteranceCalls
+from stentor.engine.running.codec_calls import (
+    CallShape,
+    ChunkCalls,
+    CodecCalls,
+    Shapes,
+    UtteranceCalls,
+)
 from stentor.engine.running.codec_state import CodecStateTable
 from stentor.engine.running.cuda_graphs import CudaGraphRunner
 from stentor.engine.running.device import CODEC, CudaStream, Device, Event
@@ -162,15 +168,15 @@ class CodecRunner:
         """Decode every row in a call of its own from now on."""
         assert isinstance(self.calls, UtteranceCalls)
         self.calls.max_rows = 1
-        for shape in self.captured:
+        for shape in list(self.captured):
             if shape.rows > 1:
                 self.graphs.drop(shape)
                 del self.outputs[shape]
 
     @property
-    def captured(self) -> list[CallShape]:
+    def captured(self) -> Shapes:
         """Shapes that have a graph."""
-        return [CallShape(*key) for key in self.graphs.graphs]
+        return cast(Shapes, self.graphs.graphs.keys())
 
     # -- state --
 
