@@ -89,9 +89,7 @@ class AudioDelivery:
             self._put(self.requests.of(job.seq), job, chunk)
 
     def _put(self, request: Request, job: AudioJob, chunk: Chunk) -> None:
-        """Deliver a chunk to its request, without the silence that is to be trimmed. The chunk is
-        copied: a view would keep the pinned buffer of the whole codec call for as long as the
-        caller keeps the chunk."""
+        """Deliver a chunk to its request, without the silence that is to be trimmed."""
         if not np.isfinite(chunk.samples).all() and not request.closed:
             self.requests.cancel(
                 request, EngineError("the codec produced samples that are not finite")
@@ -112,8 +110,10 @@ class AudioDelivery:
                 frames = [chunk.frames.copy()]
             else:
                 frames = []
-            rest = chunk.samples[start:].copy(), chunk.frames[trim:].copy()
-            part = Chunk(*rest, finish, chunk.attended[trim:].copy())
+            part = Chunk(chunk.samples[start:], chunk.frames[trim:], finish, chunk.attended[trim:])
+            # A view keeps the pinned buffer of the whole codec call for as long as itself is kept.
+            if request.outbox.keeps_arrays:
+                part = part.copied()
         except MemoryError:
             self.requests.cancel(request, EngineError("the host has no memory for the audio"))
             return

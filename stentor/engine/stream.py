@@ -38,6 +38,11 @@ class Chunk:
     finish: str | None
     attended: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
+    def copied(self) -> Chunk:
+        """Return the chunk with arrays of its own."""
+        arrays = self.samples.copy(), self.frames.copy()
+        return Chunk(*arrays, self.finish, self.attended.copy())
+
 
 StreamEvent = Chunk | BaseException
 
@@ -93,6 +98,11 @@ def _set(events: list[asyncio.Event]) -> None:
 class EventSink(Protocol):
     """Where the engine puts the events of one request."""
 
+    @property
+    def keeps_arrays(self) -> bool:
+        """Whether it holds the arrays of a chunk for longer than until the next flush."""
+        ...
+
     def put(self, event: StreamEvent) -> None:
         """Take an event. The engine flushes its notifier soon."""
         ...
@@ -100,6 +110,8 @@ class EventSink(Protocol):
 
 class Outbox:
     """Events of one request on their way from the engine's thread to one reader."""
+
+    keeps_arrays = True
 
     def __init__(self, notifier: LoopNotifier) -> None:
         self.ended = False  # the reader has had the last event

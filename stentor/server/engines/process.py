@@ -35,6 +35,7 @@ log = logging.getLogger("stentor.engine")
 
 BEAT_SECONDS = 0.5
 READ_BYTES = 1 << 18  # at once
+MAX_BUFFERS = 1024  # that a socket takes at once: IOV_MAX of Linux and macOS
 WARM_UP_TEXT = "Hello there."
 GPU_SECONDS = 28.0
 CPU_SECONDS = 1.0
@@ -65,27 +66,28 @@ class Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
-        self._left: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._left: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards `_behind`
         self._behind = 0  # messages that wait for the thread
         threading.Thread(target=self._send_left, daemon=True, name="stentor-send").start()
 
     def send(self, events: Sequence[m.Event], arrays: Sequence[np.ndarray]) -> None:
         """Send events and their arrays, which may be freed at once. For one thread at a time."""
-        data = m.pack(m.encode(events, arrays))
+        buffers = m.encode_framed(events, arrays)
         sent = 0
         with self._lock:
             if not self._behind:
                 try:
-                    sent = self.socket.send(data, socket.MSG_DONTWAIT)
+                    sent = self.socket.sendmsg(buffers[:MAX_BUFFERS], (), socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     sent = 0
                 except OSError:  # it is gone, which whoever reads from it sees
                     return
-            if sent == len(data):
+            if sent == sum(map(len, buffers)):
                 return
             self._behind += 1
-        self._left.put(data[sent:])
+        rest = memoryview(b"".join(buffers))[sent:]
+        self._left.put(rest)
 
     def _send_left(self) -> None:
         while (data := self._left.get()) is not None:

@@ -48,6 +48,8 @@ class _Open:
     """An open request: its prompt in the making, then its handle. It is the engine's outbox for the
     request."""
 
+    keeps_arrays = False  # a flush copies them into the socket
+
     def __init__(self, service: EngineService, command: m.Submit) -> None:
         self.service = service
         self.command = command
