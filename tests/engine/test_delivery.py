@@ -306,6 +306,13 @@ def test_a_request_is_counted_before_its_last_chunk_is_out(
     assert counted == [1, 2]
 
 
+def test_arrays_of_a_stream_are_its_own():
+    with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002) as tts:
+        for chunk in tts.submit(tts.request("hello", seed=1, max_frames=8, min_frames=8)):
+            assert chunk.samples.base is None  # not the output of a codec call
+            assert chunk.frames.base is None
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_audio_for_which_the_host_has_no_memory_ends_its_request_alone(
     monkeypatch: pytest.MonkeyPatch, last: bool

@@ -251,6 +251,23 @@ def test_a_slow_api_process_gets_all_in_its_order_and_nobody_waits_for_it() -> N
         assert found == [(i, float(i)) for i in range(200)]
 
 
+def test_more_arrays_than_a_socket_takes_at_once_arrive_in_their_order() -> None:
+    ours, theirs = socket.socketpair()
+    count = process.MAX_BUFFERS + 50
+    with ours, theirs:
+        peer = process.Peer(theirs)
+        events = [m.Audio(i, 3, 0, False, None, 0, None) for i in range(count)]
+        peer.send(events, [np.full(3, i, np.float32) for i in range(count)])
+        unpacker, messages = m.Unpacker(), list[tuple[memoryview, memoryview]]()
+        ours.settimeout(STUCK_S)
+        while not messages:
+            messages += unpacker.feed(ours.recv(1 << 16))
+        received, data = m.events(messages[0])
+        reader = m.Reader(data)
+        samples = [reader.take(3, np.dtype(np.float32)).tolist() for _ in received]
+        assert samples == [[float(i)] * 3 for i in range(count)]
+
+
 def test_an_api_process_that_is_gone_is_written_to_in_vain() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
