@@ -56,7 +56,7 @@ class Event:
 def current_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream on which the calling thread launches.
 
-    Given the index, torch does not look for the current device, which takes longer than an event.
+    With the index, torch does not look for the current device, which takes longer than an event.
     """
     return torch.cuda.current_stream(device.index)
 
@@ -81,7 +81,8 @@ class CudaStream:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Inside, the calling thread launches on this stream. Its current device is the stream's."""
+        """Inside, the calling thread launches on this stream. Its current device is that of the
+        stream."""
         if self.cuda is None:
             yield
             return

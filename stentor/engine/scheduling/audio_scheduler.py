@@ -119,7 +119,7 @@ class AudioScheduler:
         self.max_in_codec = max_in_codec(policy, timing)
         self._busy_above = busy_above(policy, timing)
         self._waiting = ByUrgency()  # all whose next chunk may be due
-        self._held_since: float | None = None  # when a chunk began to wait for those of others
+        self._waiting_since: float | None = None  # when a chunk began to wait for those of others
 
     @property
     def busy(self) -> bool:
@@ -144,7 +144,7 @@ class AudioScheduler:
         jobs: list[AudioJob] = []
         again: list[Sequence] = []  # each request has a chunk before any has its second
         waits = self.busy or not self._batch_is_due(now, stepping)
-        held = False
+        waiting_for_others = False
         waiting = self._waiting
         while True:
             urgent = waiting.first(now)
@@ -157,7 +157,7 @@ class AudioScheduler:
                 break
             lead, seq = urgent
             if waits and lead >= BATCH_LEAD_S:
-                held = True
+                waiting_for_others = True
                 break
             count, last = self.chunks.next_chunk(seq)
             if not count or seq.cancelled:
@@ -173,10 +173,10 @@ class AudioScheduler:
                 again.append(seq)
         for seq in again:
             self.look_at(seq)
-        if not held:
-            self._held_since = None
-        elif self._held_since is None:
-            self._held_since = now
+        if not waiting_for_others:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
         return jobs
 
     def _batch_is_due(self, now: float, stepping: int) -> bool:
@@ -184,7 +184,7 @@ class AudioScheduler:
         waiting = len(self._waiting)
         if waiting * BATCH_SHARE >= stepping:
             return True
-        return self._held_since is not None and now - self._held_since >= BATCH_WAIT_S
+        return self._waiting_since is not None and now - self._waiting_since >= BATCH_WAIT_S
 
     def _schedule(self, job: AudioJob) -> bool:
         """Schedule a chunk for the codec. Returns whether the next one of its request may be due
