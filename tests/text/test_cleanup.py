@@ -109,7 +109,29 @@ def test_no_invisible_character_of_unicode_is_left() -> None:
         assert any(c in cleaned(scripts + " ok").text for c in joiners)
 
 
+@pytest.mark.parametrize("hyphen", ["\ufffe", "\x02"])
+def test_words_that_pdfium_cut_at_the_ends_of_lines_are_joined(hyphen: str) -> None:
+    text = f"The ferry cros{hyphen}sed the long{hyphen}lost bay, past forty{hyphen}two gulls."
+    assert cleaned(text).text == "The ferry crossed the long-lost bay, past forty-two gulls."
+
+
+def test_control_characters_are_dropped_and_spaces_are_not() -> None:
+    controls = [chr(i) for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i)) == "Cc"]
+    silent = [c for c in controls if not c.isspace() and c != "\x02"]
+    assert len(silent) == 54
+    assert cleaned("a" + "b".join(silent) + "c").text == "a" + "b" * (len(silent) - 1) + "c"
+    assert cleaned("one\x1ftwo\x0bthree").text.split() == ["one", "two", "three"]
+    assert cleaned("left\uffff right\ufdd0").text == "left right"
+
+
+def test_colours_of_a_terminal_are_not_read() -> None:
+    text = "\x1b[1;31mFailed\x1b[0m in \x1b[38;5;12mtwo\x1b[m places.\x1b[K"
+    assert cleaned(text).text == "Failed in two places."
+
+
 HOSTILE = [
+    "\x1b[",
+    "\x02",
     "<",
     "<a_",
     '<a_b="',

@@ -16,10 +16,15 @@ _INVISIBLE = (  # all others of category Cf, as tests/text/test_cleanup.py count
     "\U00013430-\U00013438\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001"
     "\U000e0020-\U000e007f"
 )
+_CONTROLS = r"\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufdd0-\ufdef\ufffe\uffff"
+"""Control characters that are no space, and code points that are no characters."""
 _DROPPED = lazy(
-    rf"[\x00\x7f-\x84\x86-\x9f{_INVISIBLE}]|(?<=[ -\u024f])[{_JOINERS}]+(?=[ -\u024f]|$)|^[{_JOINERS}]+"
+    rf"\x1b\[[0-9;?]*[ -/]*[@-~]|[{_CONTROLS}{_INVISIBLE}]|(?<=[ -\u024f])[{_JOINERS}]+(?=[ -\u024f]|$)|^[{_JOINERS}]+"
 )
 _CUT_BY_SOFT_HYPHEN = lazy(r"(?<=\w)\u00ad[ \t]*\r?\n[ \t]*(?=\w)")
+_CUT_IN_PDF = lazy(r"(?<=\w)[\x02\ufffe](?=\w)")
+"""A hyphen at the end of a line, as PDFium has it in place of the line's end: U+FFFE in
+`get_text_range` and U+0002 in `get_text_bounded` of pypdfium2 5.15.2."""
 _LINE_ENDS = lazy(r"\r\n?|[\x85\u2028]")
 _PARAGRAPH_ENDS = lazy("\u2029")
 _LIGATURES = lazy(r"[\ufb00-\ufb06\ufb13-\ufb17]")
@@ -31,17 +36,18 @@ _ELISIONS = lazy(
     re.IGNORECASE,
 )
 _ANY = lazy(
-    rf"[\r\x00\x7f-\x9f\u2028\u2029\ufb00-\ufb17\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`‘{_JOINERS}{_INVISIBLE}]"
+    rf"[\r\x85{_CONTROLS}\u2028\u2029\ufb00-\ufb17\u02bc\u00b4\u2032\u201b\u02b9\uff07\u055a`‘{_JOINERS}{_INVISIBLE}]"
 )
 
 
 def plain_characters(draft: Draft) -> Draft:
-    """Without characters of category Cf and NULs, with plain letters for ligatures and ’ inside
-    words."""
+    """Without characters of category Cf and control characters, with plain letters for ligatures
+    and ’ inside words."""
     if not _ANY.search(draft.text):
         return draft
     draft = (
         draft.sub(_CUT_BY_SOFT_HYPHEN, "")
+        .sub(_CUT_IN_PDF, "-\n")
         .sub(_DROPPED, "")
         .sub(_LINE_ENDS, "\n")
         .sub(_PARAGRAPH_ENDS, "\n\n")
