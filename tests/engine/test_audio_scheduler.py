@@ -228,11 +228,10 @@ class FastDevice(FakeDevice):
     """A device whose steps take 2 ms, with the rows of each large codec call."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__(scheduler)
+        super().__init__(scheduler, step_s=0.002)
         self.large_calls: list[int] = []
 
     def step(self) -> StepPlan:
-        self.now -= 0.008
         plan = super().step()
         rows = [job for job in plan.audio if job.count == 8]
         if rows:
@@ -250,17 +249,41 @@ def test_streams_that_begin_apart_share_the_codec_calls_of_their_later_chunks():
     assert sum(later) / len(later) > 3
 
 
-def test_a_codec_that_takes_two_large_calls_is_busy_with_more_than_one():
-    timing = CodecTiming(calls=2)
+def test_a_batch_that_does_not_fit_into_the_codec_goes_on_as_soon_as_it_does():
+    s, streams = playing(16)
+    for seq in streams[:14]:
+        finish_chunk(s, seq)
+    assert [job.seq for job in s.audio.plan(0.0, stepping=16)] == streams[:10]  # 250 frames
+    assert s.audio.plan(0.001, stepping=16) == []
+    s.audio.in_codec = 0
+    assert [job.seq for job in s.audio.plan(0.002, stepping=16)] == streams[10:14]
+    s.audio.in_codec = 0
+    finish_chunk(s, streams[14])
+    assert s.audio.plan(0.003, stepping=16) == []  # another batch
+
+
+@pytest.mark.parametrize(("calls", "enough"), [(1, 32), (2, 288)])
+def test_chunks_that_can_wait_are_launched_while_there_is_less_than_the_last_call_to_do(
+    calls: int, enough: int
+):
+    s, streams = playing(1)
+    s.audio = AudioScheduler(Policy(), CodecTiming(calls=calls))
+    assert s.audio.max_in_codec == 256 * calls
+    finish_chunk(s, streams[0])
+    s.audio.in_codec = enough + 1
+    assert s.audio.plan(0.0, stepping=1) == []
+    assert s.audio.busy
+    s.audio.in_codec = enough
+    assert len(s.audio.plan(0.0, stepping=1)) == 1
+
+
+@pytest.mark.parametrize("timing", [CAUSAL, CodecTiming(calls=2)])
+def test_a_codec_is_busy_with_an_eighth_of_a_large_call(timing: CodecTiming):
     audio = AudioScheduler(Policy(), timing)
-    assert audio.max_in_codec == 512
-    for frames, busy in ((256, False), (288, False), (289, True)):
-        audio.in_codec = frames
-        assert audio.busy is busy
-    one = AudioScheduler(Policy(), CAUSAL)
-    for frames, busy in ((32, False), (33, True)):
-        one.in_codec = frames
-        assert one.busy is busy
+    audio.in_codec = 32
+    assert not audio.busy
+    audio.in_codec = 33
+    assert audio.busy
 
 
 def test_while_the_codec_is_busy_a_plan_looks_at_no_stream_whose_client_has_enough(
@@ -328,11 +351,14 @@ def test_frames_of_a_failed_codec_call_make_room_again():
 @given(
     st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max_size=6),
     st.integers(1, 60),
+    st.sampled_from([0.002, 0.01]),
     st.randoms(),
 )
-def test_however_slow_the_codec_every_frame_is_decoded_once_and_in_order(requests, room, rng):
+def test_however_slow_the_codec_every_frame_is_decoded_once_and_in_order(
+    requests, room, step_s, rng
+):
     s = scheduler(slots=3, pages=256, max_frames_in_codec=room)
-    d = SlowCodec(s)
+    d = SlowCodec(s, step_s)
     for i, (limit, streaming) in enumerate(requests):
         d.add(i, 4, limit, streaming=streaming)
     done: list[Sequence] = []

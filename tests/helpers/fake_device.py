@@ -12,10 +12,14 @@ from tests.helpers.invariants import check
 
 
 class FakeDevice:
-    """Rows that stop after `stops[id]` frames. Reports come `overlap_steps` steps late."""
+    """Rows that stop after `stops[id]` frames. Reports come `overlap_steps` steps late. A step takes
+    `step_s` seconds."""
 
-    def __init__(self, scheduler: Scheduler, overlap_steps: int = 0) -> None:
-        self.scheduler, self.overlap_steps, self.now = scheduler, overlap_steps, 0.0
+    def __init__(self, scheduler: Scheduler, overlap_steps: int = 0, step_s: float = 0.01) -> None:
+        self.scheduler = scheduler
+        self.overlap_steps = overlap_steps
+        self.step_s = step_s
+        self.now = 0.0
         self.stops: dict[int, int] = {}
         self.rows: dict[int, tuple[int, int]] = {}
         self.in_flight: deque[list[tuple[Sequence, int, int]]] = deque()
@@ -37,7 +41,7 @@ class FakeDevice:
         return seq
 
     def step(self) -> StepPlan:
-        self.now += 0.01
+        self.now += self.step_s
         plan = self.scheduler.plan(self.now)
         check(self.scheduler)
         for group in (plan.prefill, plan.decode):
@@ -82,12 +86,12 @@ class FakeDevice:
 class SlowCodec(FakeDevice):
     """Audio comes back only when the test says so."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__(scheduler)
+    def __init__(self, scheduler: Scheduler, step_s: float = 0.01) -> None:
+        super().__init__(scheduler, step_s=step_s)
         self.given: deque = deque()
 
     def step(self) -> StepPlan:
-        self.now += 0.01
+        self.now += self.step_s
         plan = self.scheduler.plan(self.now)
         for group in (plan.prefill, plan.decode):
             for seq in group:

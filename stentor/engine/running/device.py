@@ -212,6 +212,8 @@ class Device:
 
     def upload(self, value: np.ndarray | list[int]) -> Tensor:
         """A host array on the device, without waiting for work that is under way."""
+        if isinstance(value, list):
+            value = np.array(value, np.int64)
         host = self._pinned(torch.from_numpy(np.ascontiguousarray(value)))
         return host.to(self.torch, non_blocking=True)
 

@@ -27,6 +27,7 @@ BATCH_WAIT_S = 0.01
 """Such a chunk waits until one in BATCH_SHARE of the streams that step has one, and so many seconds
 at most: a codec call of few rows takes the host as long as one of many, and the device nearly so.
 Streams whose chunks were in one call have their next ones in one call too."""
+LONG_AGO = float("-inf")
 SLOW_STEP_S = 0.005
 """Seconds. It waits for nothing where steps take longer."""
 NON_STREAMING_LEAD_S = 5.0
@@ -117,13 +118,14 @@ class AudioScheduler:
         self.chunks = chunks_for(policy, timing)
         self.in_codec = 0  # frames that the codec reads and whose audio has not come
         self.max_in_codec = max_in_codec(policy, timing)
-        self._busy_above = busy_above(policy, timing)
+        self._busy_above = self.max_in_codec // timing.calls // 8
+        self._enough = enough_in_codec(policy, timing)
         self._waiting = ByUrgency()  # all whose next chunk may be due
-        self._waiting_since: float | None = None  # when a chunk began to wait for those of others
+        self._waiting_since: float | None = None  # when a chunk began to wait
 
     @property
     def busy(self) -> bool:
-        """Whether the codec has enough to do, so that chunks that can wait do."""
+        """Whether the codec reads more than an eighth of a large call."""
         return self.in_codec > self._busy_above
 
     def look_at(self, seq: Sequence) -> None:
@@ -143,8 +145,8 @@ class AudioScheduler:
         """
         jobs: list[AudioJob] = []
         again: list[Sequence] = []  # each request has a chunk before any has its second
-        waits = self.busy or not self._batch_is_due(now, stepping)
-        waiting_for_others = False
+        can_wait = self.in_codec > self._enough or not self._batch_is_due(now, stepping)
+        some_wait = False
         waiting = self._waiting
         while True:
             urgent = waiting.first(now)
@@ -156,8 +158,8 @@ class AudioScheduler:
             if urgent is None:
                 break
             lead, seq = urgent
-            if waits and lead >= BATCH_LEAD_S:
-                waiting_for_others = True
+            if can_wait and lead >= BATCH_LEAD_S:
+                some_wait = True
                 break
             count, last = self.chunks.next_chunk(seq)
             if not count or seq.cancelled:
@@ -166,6 +168,8 @@ class AudioScheduler:
                 continue
             reads = self.chunks.reads(seq, count, last)
             if self.in_codec and self.in_codec + reads > self.max_in_codec:
+                some_wait = True
+                self._waiting_since = LONG_AGO  # the rest of a batch follows as soon as it fits
                 break
             waiting.remove(seq)
             jobs.append(AudioJob(seq, seq.audio_scheduled, count, last, reads))
@@ -173,7 +177,7 @@ class AudioScheduler:
                 again.append(seq)
         for seq in again:
             self.look_at(seq)
-        if not waiting_for_others:
+        if not some_wait:
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = now
@@ -247,9 +251,9 @@ def max_in_codec(policy: Policy, timing: CodecTiming) -> int:
     return FRAMES_OF_CALL * timing.calls
 
 
-def busy_above(policy: Policy, timing: CodecTiming) -> int:
-    """Frames. A codec that reads more is busy: all of its calls at once but one, and an eighth of
-    that one."""
+def enough_in_codec(policy: Policy, timing: CodecTiming) -> int:
+    """Frames. With more, chunks that can wait do: all calls at once but one, and an eighth of that
+    one."""
     limit = max_in_codec(policy, timing)
     if isinstance(timing, PieceTiming):
         return limit // 8
