@@ -216,6 +216,15 @@ def test_chunks_wait_for_others_only_where_steps_are_short(step: float, waits: b
     assert (s.plan_audio(step) == []) is waits
 
 
+def test_chunks_do_not_wait_for_others_while_a_request_waits_for_a_slot():
+    s, streams = playing(6)
+    s.plan(0.0)
+    s.queue.append(Sequence(6, 4, 60, 0, 0, 0.08, True))
+    s.plan(0.001)
+    finish_chunk(s, streams[0])
+    assert [job.seq for job in s.plan_audio(0.001)] == streams[:1]
+
+
 def test_a_stream_with_little_buffered_does_not_wait_for_others():
     s, streams = playing(6)
     streams[3].first_audio = -2.5

@@ -295,7 +295,7 @@ def test_the_name_of_a_file_as_text_is_spoken_with_a_warning_elsewhere(
 
 
 def test_what_was_spoken_before_a_failure_is_in_the_file(book: Path) -> None:
-    book.write_text("One is here. Two \x01 breaks the toy.")
+    book.write_text("One is here. Two ꙮ breaks the toy.")
     assert main(["say", "--file", str(book), "--split", "sentence", "-o", "a.wav", *SHORT]) == 1
     assert soundfile.info("a.wav").frames == FRAMES + 90
 

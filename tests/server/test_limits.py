@@ -50,6 +50,7 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "engines/pool.py TRY_EVERY": "how often a failing engine is tried",
     "engines/process.py BEAT_SECONDS": "how often an engine says how it is",
     "engines/process.py READ_BYTES": "how a socket is read",
+    "engines/process.py MAX_BUFFERS": "of the system, for one write to a socket",
     "engines/service.py QUICK_CHARS": "which prompts have no thread of their own",
     "engines/process.py ThreadPoolExecutor": "the warm-up runs in one thread",
     "engines/service.py ThreadPoolExecutor": "adapters are loaded one after another",

@@ -91,8 +91,9 @@ class Scheduler:
         plan = StepPlan()
         going = Phase.RUNNING
         running = self.can_step(now)
+        # a request that has ended keeps its slot while its last chunk waits for others
         self._stepping = 0
-        if now - self._planned_at <= SLOW_STEP_S:
+        if now - self._planned_at <= SLOW_STEP_S and (self.free_slots or not self.queue):
             self._stepping = len(running)
         self._planned_at = now
         behind = [s for s in self.live if s.phase is not going]

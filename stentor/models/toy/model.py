@@ -43,7 +43,7 @@ from stentor.text.front_end import Check
 from stentor.text.marks import has_words
 
 _WORD = re.compile(rb"\S+")
-BROKEN = "\x01 breaks the toy"
+BROKEN = "ꙮ breaks the toy"
 """A text with this has a column that does not fit into its row. Its admission fails and must break
 nothing else."""
 

@@ -137,7 +137,7 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI) -> None:
         client.audio.speech.create(model="whisper-1", voice="alloy", input=TEXT)
     assert unknown.value.code == "model_not_found"
     with pytest.raises(openai.InternalServerError) as failed:
-        client.audio.speech.create(model="dummy:toy", voice="low", input="\x01 breaks the toy")
+        client.audio.speech.create(model="dummy:toy", voice="low", input="ꙮ breaks the toy")
     assert failed.value.code == "engine_error"
 
 

@@ -161,7 +161,7 @@ def test_a_flood_of_letters_is_only_text(live: Live) -> None:
 
 def test_a_failure_in_the_engine_ends_the_utterance_not_the_session(live: Live) -> None:
     with talk(live) as t:
-        t.send("input.text", text="Good one. \x01 breaks the toy. And ")
+        t.send("input.text", text="Good one. ꙮ breaks the toy. And ")
         events, _ = t.until("error")
         assert events[-1]["code"] == "engine_error"
         assert events[-1]["action"] == "discard"
@@ -211,7 +211,7 @@ def test_a_client_that_sends_no_configuration_is_hung_up_on(
 
 
 @pytest.mark.parametrize(
-    "left_open", ["", "Once upon a time there", "Good one. \x01 breaks the toy. And "]
+    "left_open", ["", "Once upon a time there", "Good one. ꙮ breaks the toy. And "]
 )
 def test_a_silent_client_is_hung_up_on(live: Live, idle_clock: IdleClock, left_open: str) -> None:
     """Also one that leaves an utterance open, and one whose text failed and was never completed."""
