@@ -80,7 +80,7 @@ def test_bad_items_are_recorded_and_counted_among_good_ones(
         '{"id": "d", "text": "x", "temprature": 0.5}',
         '{"id": "e", "text_file": "none.txt"}',
         '{"id": "f", "text": "x", "reference": "none.wav"}',
-        '{"id": "g", "text": "\\u0001 breaks the toy"}',
+        '{"id": "g", "text": "ꙮ breaks the toy"}',
         '{"id": "h", "text": " "}',
         '{"id": "../i", "text": "x"}',
         '{"id": "j", "text": "x", "text": "y"}',
