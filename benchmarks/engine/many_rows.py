@@ -70,12 +70,12 @@ sys.path.insert(
 )  # this tree, also where none is installed
 from benchmarks.engine.step import TEXT, Bench
 from benchmarks.timing import machine_speed, milliseconds
+from stentor.engine.running.codec_calls import CallShape
 from stentor.engine.running.codec_runner import CodecRunner
 from stentor.engine.scheduling.sequence import Place
 from stentor.engine.stream import Chunk, StreamEvent
 from stentor.layers.configs import StackConfig
 from stentor.layers.quantized import LARGEST
-from stentor.layers.types import NO_END
 
 PARTS = {
     "engine": 80.0,
@@ -441,7 +441,7 @@ def alone(bench: Bench, found: dict[str, Any]) -> None:
                 if runner is bench.runner.decode_graphs:
                     bench.occupy(key[0])
                 elif runner is engine.codec.graphs:
-                    replay = padding_call(engine.codec, key)
+                    replay = padding_call(engine.codec, CallShape(*key))
                 graph["alone_ms"] = round(milliseconds(replay), 3)
                 if runner.name not in tops:  # the graph with the most time of its runner
                     tops[runner.name] = {"key": list(key), **kernels(traced(replay))}
@@ -451,18 +451,13 @@ def alone(bench: Bench, found: dict[str, Any]) -> None:
     found["tops"] = tops
 
 
-def padding_call(codec: CodecRunner, key: tuple[int, ...]) -> Callable[[], None]:
+def padding_call(codec: CodecRunner, shape: CallShape) -> Callable[[], None]:
     """A codec call of padding rows. Each run begins with their first state: after many, their
     positions would be behind the end of RoPE's table, which fails the device."""
-    rows, _, decodes = key
-    slots = [codec.sizes.slots] * rows
-    zeros = [0] * (2 * rows)
-    codec.device.fill(codec.inputs, slots + zeros + [decodes] * rows + [NO_END] * rows)
-    padding = torch.tensor(slots[:1], device=codec.device.torch)
 
     def run() -> None:
-        codec.states.reset(padding)
-        codec.graphs(*key)
+        codec.fill_padding(shape)
+        codec.graphs(*shape)
 
     return run
 

@@ -111,7 +111,7 @@ class AudioDelivery:
             else:
                 frames = []
             part = Chunk(chunk.samples[start:], chunk.frames[trim:], finish, chunk.attended[trim:])
-            # A view keeps the pinned buffer of the whole codec call for as long as itself is kept.
+            # A view keeps the pinned buffer of the whole codec call alive.
             if request.outbox.keeps_arrays:
                 part = part.copied()
         except MemoryError:

@@ -40,8 +40,10 @@ class Chunk:
 
     def copied(self) -> Chunk:
         """Return the chunk with arrays of its own."""
-        arrays = self.samples.copy(), self.frames.copy()
-        return Chunk(*arrays, self.finish, self.attended.copy())
+        samples = self.samples.copy()
+        frames = self.frames.copy()
+        attended = self.attended.copy()
+        return Chunk(samples, frames, self.finish, attended)
 
 
 StreamEvent = Chunk | BaseException

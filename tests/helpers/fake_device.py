@@ -55,11 +55,15 @@ class FakeDevice:
         for job in plan.audio:
             self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
             self.scheduler.audio.on_audio(job, self.now)
+        self.release()
+        check(self.scheduler)
+        return plan
+
+    def release(self) -> None:
+        """Release the requests that are complete."""
         complete = self.scheduler.complete()
         self.scheduler.release(complete)
         self.done += complete
-        check(self.scheduler)
-        return plan
 
     def _step(self, seq: Sequence, emits: bool) -> tuple[int, int]:
         made, status = self.rows.get(seq.id, (0, RUNNING))

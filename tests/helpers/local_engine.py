@@ -20,6 +20,7 @@ from stentor.server.engines.lifecycle import OwnedEngine, Start
 from stentor.server.engines.process import BEAT_SECONDS, adapted, ready
 from stentor.server.engines.service import EngineService
 from stentor.server.model_hosts import ModelHost, names
+from tests.helpers.wire import transmitted
 
 Load = Callable[[str, str | None], Callable[..., stentor.TTS]]
 """load(name, model) gives what makes a model."""
@@ -116,7 +117,7 @@ class LocalEngine:
             self._receive(0, [m.Broken(m.error(e))], ())
 
     def _send(self, command: m.Command, arrays: Sequence[np.ndarray]) -> None:
-        parts = [bytes(part) for part in m.encode([command], arrays)]
+        parts = transmitted([command], arrays)
 
         def handle() -> None:
             messages, data = m.commands(parts)
@@ -127,7 +128,7 @@ class LocalEngine:
             self._thread.submit(handle)
 
     def _receive(self, api: int, events: Sequence[m.Event], arrays: Sequence[np.ndarray]) -> None:
-        found, data = m.events([bytes(part) for part in m.encode(events, arrays)])
+        found, data = m.events(transmitted(events, arrays))
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.client.receive, found, m.Reader(data))
 

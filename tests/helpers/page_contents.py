@@ -91,10 +91,8 @@ class PageContents(FakeDevice):
                 self.scheduler.observe(seq, made, status)
         for job in plan.audio:
             self.scheduler.audio.on_audio(job, self.now)
-        complete = self.scheduler.complete()
-        following = [self._following(seq) for seq in complete]
-        self.scheduler.release(complete)
-        self.done += complete
+        following = [self._following(seq) for seq in self.scheduler.complete()]
+        self.release()
         for seq in filter(None, following):
             self.scheduler.add(seq, self.now)
         return plan

@@ -152,17 +152,22 @@ class CodecRunner:
         return True
 
     def _decode_padding(self, shape: CallShape) -> Tensor:
-        """Samples of a captured call of padding rows, from their first state on."""
+        """Samples of a captured call of padding rows."""
+        self.fill_padding(shape)
+        self.graphs(*shape)
+
+        # The next graph writes into the same memory.
+        return self.outputs[shape].samples.clone()
+
+    def fill_padding(self, shape: CallShape) -> None:
+        """Fill the inputs of a call with padding rows in their first state. With `stream`
+        active."""
         rows = shape.rows
         slots = [self.sizes.slots] * rows
         zeros = [0] * (2 * rows)  # first frames to read, and to decode
         stop = [shape.decodes] * rows
         self.device.fill(self.inputs, slots + zeros + stop + [NO_END] * rows)
         self.states.reset(self._padding)
-        self.graphs(*shape)
-
-        # The next graph writes into the same memory.
-        return self.outputs[shape].samples.clone()
 
     def _separate_rows(self) -> None:
         """Decode every row in a call of its own from now on."""

@@ -17,8 +17,8 @@ from stentor.models.codec_timing import CAUSAL, CodecTiming, PieceTiming, Uttera
 
 FRAMES_OF_CALL = 256
 UTTERANCE_FRAMES_OF_CALL = 1600
-"""Frames that a codec reads at once, for each of its large calls (`CodecTiming.calls`). The latter
-for one that decodes each chunk from its utterance."""
+"""Frames in one of a codec's large calls (`CodecTiming.calls`). A codec that decodes each chunk from
+its utterance reads more."""
 BATCH_LEAD_S = 1.0
 """Seconds. Chunks of streams with more audio buffered are batched: they wait while the codec is
 busy, and for the chunks of others."""
@@ -26,10 +26,10 @@ BATCH_SHARE = 2
 BATCH_WAIT_S = 0.01
 """Such a chunk waits until one in BATCH_SHARE of the streams that step has one, and so many seconds
 at most: a codec call of few rows takes the host as long as one of many, and the device nearly so.
-Streams whose chunks were in one call have their next ones in one call too."""
-LONG_AGO = float("-inf")
+Streams that share a call share their next ones too."""
 SLOW_STEP_S = 0.005
-"""Seconds. It waits for nothing where steps take longer."""
+"""Seconds. Where steps take longer, no chunk waits for others."""
+LONG_AGO = float("-inf")
 NON_STREAMING_LEAD_S = 5.0
 """Seconds. Chunks of an utterance that is not streamed wait behind streams with less audio
 buffered."""
@@ -252,8 +252,8 @@ def max_in_codec(policy: Policy, timing: CodecTiming) -> int:
 
 
 def enough_in_codec(policy: Policy, timing: CodecTiming) -> int:
-    """Frames. With more, chunks that can wait do: all calls at once but one, and an eighth of that
-    one."""
+    """Frames in the codec above which chunks that can wait do: those of all large calls but the
+    last, and an eighth of the last."""
     limit = max_in_codec(policy, timing)
     if isinstance(timing, PieceTiming):
         return limit // 8

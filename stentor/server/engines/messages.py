@@ -270,20 +270,9 @@ _events = msgspec.msgpack.Decoder(list[Event], dec_hook=_kind)
 
 def encode(
     messages: Sequence[Command] | Sequence[Event], arrays: Sequence[np.ndarray]
-) -> list[bytes | bytearray]:
-    """One or two parts: the messages, and the arrays that they announce."""
-    head = _encoder.encode(messages)
-    if arrays:
-        return [head, b"".join(_bytes(a) for a in arrays if a.size)]
-    return [head]
-
-
-def encode_framed(
-    messages: Sequence[Command] | Sequence[Event], arrays: Sequence[np.ndarray]
 ) -> list[Buffer]:
-    """Encode and frame, as buffers that follow one another on a stream socket. No array is copied:
-    megabytes that are joined twice are new pages of memory each time."""
-    return _frame(_encoder.encode(messages), [_bytes(a) for a in arrays if a.size])
+    """The messages, and each array that they announce. No contiguous array is copied."""
+    return [_encoder.encode(messages), *(_bytes(a) for a in arrays if a.size)]
 
 
 def _bytes(a: np.ndarray) -> memoryview:
@@ -304,15 +293,17 @@ Buffer = bytes | bytearray | memoryview
 SIZES = struct.Struct("<II")  # of the arrays' bytes and of the messages
 
 
-def pack(parts: Sequence[bytes | bytearray]) -> bytes:
-    """Frame the output of `encode` for a stream socket."""
-    return b"".join(_frame(parts[0], parts[1:]))
-
-
-def _frame(head: bytes | bytearray, bodies: Sequence[Buffer]) -> list[Buffer]:
-    size = sum(map(len, bodies))
+def frame(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Frame the output of `encode`: buffers that follow one another on a stream socket."""
+    head, *arrays = parts
+    size = sum(map(len, arrays))
     padding = bytes(-(len(head) + size) % 8)
-    return [SIZES.pack(size, len(head)), *bodies, head, padding]
+    return [SIZES.pack(size, len(head)), *arrays, head, padding]
+
+
+def pack(parts: Sequence[Buffer]) -> bytes:
+    """Frame the output of `encode` as one piece of memory."""
+    return b"".join(frame(parts))
 
 
 class Unpacker:

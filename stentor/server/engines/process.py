@@ -73,7 +73,7 @@ class Peer:
 
     def send(self, events: Sequence[m.Event], arrays: Sequence[np.ndarray]) -> None:
         """Send events and their arrays, which may be freed at once. For one thread at a time."""
-        buffers = m.encode_framed(events, arrays)
+        buffers = m.frame(m.encode(events, arrays))
         sent = 0
         with self._lock:
             if not self._behind:

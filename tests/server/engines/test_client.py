@@ -29,6 +29,7 @@ from tests.helpers import virtual_time
 from tests.helpers.local_engine import local_engine
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, tone_wav
+from tests.helpers.wire import transmitted
 
 HOP, WIDTH = 6, 7
 
@@ -50,7 +51,7 @@ class Played:
         return [c for c in self.commands if isinstance(c, kind)]
 
     def say(self, *events: m.Event, arrays: Sequence[np.ndarray] = ()) -> None:
-        found, data = m.events([bytes(part) for part in m.encode(events, arrays)])
+        found, data = m.events(transmitted(events, arrays))
         self.client.receive(found, m.Reader(data))
 
     def accept(self, stream: EngineStream) -> None:

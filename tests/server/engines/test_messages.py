@@ -28,6 +28,7 @@ from stentor.models.info import Adapter, AlignmentHeads, ModelInfo, Option
 from stentor.server.engines import messages as m
 from stentor.server.engines.process import ready
 from stentor.text.marks import TextMarks
+from tests.helpers.wire import transmitted
 
 INFO = ModelInfo(
     family="toy",
@@ -170,8 +171,7 @@ def test_facts_about_a_model_are_the_same_with_the_kinds_of_its_options() -> Non
 def test_arrays_come_back_in_their_order(shapes: list[tuple[str, int, int]]) -> None:
     random = np.random.default_rng(len(shapes))
     arrays = [random.integers(0, 200, (n, width)).astype(dtype) for dtype, n, width in shapes]
-    parts = m.encode([m.Stop()], arrays)
-    _, data = m.commands([bytes(part) for part in parts])
+    _, data = m.commands(transmitted([m.Stop()], arrays))
     reader = m.Reader(data)
     for array in arrays:
         received = reader.take(len(array), array.dtype, array.shape[1:])
@@ -181,8 +181,8 @@ def test_arrays_come_back_in_their_order(shapes: list[tuple[str, int, int]]) -> 
 
 def test_an_array_that_is_a_view_of_another_is_sent_as_it_looks() -> None:
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
-    parts = m.encode([m.Stop()], [base[::2, 1:3], base.T[:2]])
-    reader = m.Reader(m.commands([bytes(part) for part in parts])[1])
+    _, data = m.commands(transmitted([m.Stop()], [base[::2, 1:3], base.T[:2]]))
+    reader = m.Reader(data)
     assert np.array_equal(reader.take(2, base.dtype, (2,)), base[::2, 1:3])
     assert np.array_equal(reader.take(2, base.dtype, (4,)), base.T[:2])
 

@@ -258,7 +258,8 @@ def test_more_arrays_than_a_socket_takes_at_once_arrive_in_their_order() -> None
         peer = process.Peer(theirs)
         events = [m.Audio(i, 3, 0, False, None, 0, None) for i in range(count)]
         peer.send(events, [np.full(3, i, np.float32) for i in range(count)])
-        unpacker, messages = m.Unpacker(), list[tuple[memoryview, memoryview]]()
+        unpacker = m.Unpacker()
+        messages: list[tuple[memoryview, memoryview]] = []
         ours.settimeout(STUCK_S)
         while not messages:
             messages += unpacker.feed(ours.recv(1 << 16))
