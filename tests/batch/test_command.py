@@ -22,6 +22,7 @@ from stentor.batch.item import derived_seed
 from stentor.cli import main
 from stentor.errors import EngineError
 from stentor.host.installed import pip_install
+from stentor.models.toy.model import BROKEN
 from tests.batch.runs import CUT, INTERRUPTED, SOME_FAILED, TOY, audio, check, manifest, speak
 from tests.helpers import adapters, numpy_threads
 from tests.helpers.patience import STUCK_S
@@ -80,7 +81,7 @@ def test_bad_items_are_recorded_and_counted_among_good_ones(
         '{"id": "d", "text": "x", "temprature": 0.5}',
         '{"id": "e", "text_file": "none.txt"}',
         '{"id": "f", "text": "x", "reference": "none.wav"}',
-        '{"id": "g", "text": "ꙮ breaks the toy"}',
+        f'{{"id": "g", "text": "{BROKEN}"}}',
         '{"id": "h", "text": " "}',
         '{"id": "../i", "text": "x"}',
         '{"id": "j", "text": "x", "text": "y"}',

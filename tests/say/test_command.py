@@ -14,6 +14,7 @@ import soundfile
 
 from stentor.cli import main
 from stentor.host.installed import pip_install
+from stentor.models.toy.model import BROKEN
 from stentor.say import source
 from tests.helpers.fake_loudspeaker import FakeDevice
 from tests.helpers.server_live import decoded
@@ -295,7 +296,7 @@ def test_the_name_of_a_file_as_text_is_spoken_with_a_warning_elsewhere(
 
 
 def test_what_was_spoken_before_a_failure_is_in_the_file(book: Path) -> None:
-    book.write_text("One is here. Two ꙮ breaks the toy.")
+    book.write_text(f"One is here. Two {BROKEN}.")
     assert main(["say", "--file", str(book), "--split", "sentence", "-o", "a.wav", *SHORT]) == 1
     assert soundfile.info("a.wav").frames == FRAMES + 90
 

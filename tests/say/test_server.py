@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stentor.cli import main
+from stentor.models.toy.model import BROKEN
 from tests.helpers.server_live import Live, serving, tone_wav
 
 SHORT = ["--max-frames", "8", "--min-frames", "8", "--seed", "3"]
@@ -105,7 +106,7 @@ def test_a_key_is_asked_for_and_taken_from_the_environment(
 def test_a_failure_in_the_middle_ends_the_command_and_keeps_what_was_spoken(
     live: Live, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = "One is here. Two ꙮ breaks the toy."
+    text = f"One is here. Two {BROKEN}."
     flags = ["--split", "sentence", "--cleanup", "none", *SHORT]
     assert main(["say", text, "--server", live.url, "-o", "a.wav", *flags]) == 1
     assert live.url in capsys.readouterr().err

@@ -13,6 +13,7 @@ import pytest
 from stentor import TTS, BatchError, InvalidRequest, Overloaded, Speech
 from stentor.config import Policy
 from stentor.errors import EngineError
+from stentor.models.toy.model import BROKEN
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 
 TEXT = "Hello there. How are you today? I am fine."
@@ -81,10 +82,10 @@ def test_a_run_on_is_tried_again_with_the_next_seed(tts: TTS) -> None:
 
 def test_a_failure_in_a_list_is_one_failure_and_a_cancelled_task_ends_its_request(tts: TTS) -> None:
     with pytest.raises(BatchError) as e:
-        asyncio.run(tts.agenerate(["Fine.", "ꙮ breaks the toy"], cleanup="none", **SHORT))
+        asyncio.run(tts.agenerate(["Fine.", BROKEN], cleanup="none", **SHORT))
     assert [isinstance(r, Speech) for r in e.value.results] == [True, False]
     with pytest.raises(EngineError):
-        asyncio.run(tts.agenerate("ꙮ breaks the toy", cleanup="none", **SHORT))
+        asyncio.run(tts.agenerate(BROKEN, cleanup="none", **SHORT))
 
     async def cancelled() -> int:
         before = tts.engine.health().stats.cancelled

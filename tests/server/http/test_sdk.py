@@ -12,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 
+from stentor.models.toy.model import BROKEN
 from tests.helpers.patience import until
 from tests.helpers.server_live import (
     LAWS,
@@ -137,7 +138,7 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI) -> None:
         client.audio.speech.create(model="whisper-1", voice="alloy", input=TEXT)
     assert unknown.value.code == "model_not_found"
     with pytest.raises(openai.InternalServerError) as failed:
-        client.audio.speech.create(model="dummy:toy", voice="low", input="ꙮ breaks the toy")
+        client.audio.speech.create(model="dummy:toy", voice="low", input=BROKEN)
     assert failed.value.code == "engine_error"
 
 

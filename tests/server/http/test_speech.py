@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from stentor.models.toy.model import BROKEN
 from stentor.output.encode import CONTAINERS
 from tests.helpers.server_live import LAWS, Live, decoded, either_engine, held, pcm, samples_of
 
@@ -381,9 +382,8 @@ def test_an_unknown_model_is_a_404(live: Live) -> None:
 
 
 def test_a_request_that_fails_in_the_engine_is_a_500_also_when_it_streams(live: Live) -> None:
-    broken = "ꙮ breaks the toy"
     for how in ({}, {"stream_format": "audio"}, {"stream_format": "sse"}):
-        answer = live.speech(input=broken, **how)
+        answer = live.speech(input=BROKEN, **how)
         assert answer.status_code == 500
         assert answer.json()["error"]["code"] == "engine_error"
     assert live.speech(input=TEXT).status_code == 200
@@ -431,7 +431,7 @@ def test_batch_gives_each_item_its_own_status(live: Live) -> None:
         {"input": "Two.", "voice": "high", "response_format": "mp3"},
         {"input": "Three.", "voice": "nobody"},
         {"input": ""},
-        {"input": "ꙮ breaks the toy"},
+        {"input": BROKEN},
     ]
     answer = live.http.post(
         "/v1/audio/speech/batch", json={"items": items, "seed": 4, "response_format": "wav"}

@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from stentor.models.toy.model import BROKEN
 from stentor.server import sessions
 from stentor.server.sessions import MAX_AHEAD_BYTES, CloseSession, MessageReader
 from stentor.server.speech.plan import SpeechPlan
@@ -161,7 +162,7 @@ def test_a_flood_of_letters_is_only_text(live: Live) -> None:
 
 def test_a_failure_in_the_engine_ends_the_utterance_not_the_session(live: Live) -> None:
     with talk(live) as t:
-        t.send("input.text", text="Good one. ꙮ breaks the toy. And ")
+        t.send("input.text", text=f"Good one. {BROKEN}. And ")
         events, _ = t.until("error")
         assert events[-1]["code"] == "engine_error"
         assert events[-1]["action"] == "discard"
@@ -210,9 +211,7 @@ def test_a_client_that_sends_no_configuration_is_hung_up_on(
         assert (code, events[-1]["code"]) == (1008, "config_timeout")
 
 
-@pytest.mark.parametrize(
-    "left_open", ["", "Once upon a time there", "Good one. ꙮ breaks the toy. And "]
-)
+@pytest.mark.parametrize("left_open", ["", "Once upon a time there", f"Good one. {BROKEN}. And "])
 def test_a_silent_client_is_hung_up_on(live: Live, idle_clock: IdleClock, left_open: str) -> None:
     """Also one that leaves an utterance open, and one whose text failed and was never completed."""
     with talk(live) as t:
