@@ -17,8 +17,8 @@ from stentor.models.codec_timing import CAUSAL, CodecTiming, PieceTiming, Uttera
 
 FRAMES_OF_CALL = 256
 UTTERANCE_FRAMES_OF_CALL = 1600
-"""Frames in one of a codec's large calls (`CodecTiming.calls`). A codec that decodes each chunk from
-its utterance reads more."""
+"""Frames in one of a codec's large calls (`CodecTiming.calls`). A codec that decodes each chunk
+from its utterance reads more."""
 BATCH_LEAD_S = 1.0
 """Seconds. Chunks of streams with more audio buffered are batched: they wait while the codec is
 busy, and for the chunks of others."""
